@@ -1,0 +1,40 @@
+package admission
+
+// Validate implements [Command].
+func (c Purge) Validate() *Violation {
+	if v := c.Identity.Validate(); v != nil {
+		return v
+	}
+	switch {
+	case c.Revision == 0 && c.Fence == 0:
+		return violation("revision", "must be the one that was looked at")
+	case c.Revision != 0 && c.Fence != 0:
+		return violation("fence", "must not be given together with a revision")
+	case c.Fence != 0 && !c.Force:
+		return violation("fence", "names a record for a purge by force only")
+	}
+	return nil
+}
+
+func (c Purge) decide(view View, at Instant) Decision {
+	r := view.Record
+	if !r.exists() {
+		return view.answer(Answer{Repeated: true})
+	}
+	held := r.State == StatePending || r.State == StateInDoubt
+	named := r.Revision == c.Revision || r.State == StatePending && r.Fence == c.Fence
+	switch {
+	case !named:
+		return view.refuse(RevisionMismatch)
+	case held && !c.Force:
+		return view.refuse(NotPurgeable)
+	}
+	purged := r.Clone()
+	if held {
+		purged.end(at.Now)
+	}
+	if tombstone := purged.tombstone(at.Now); tombstone != nil {
+		return view.change(tombstone, Answer{})
+	}
+	return view.delete(Answer{})
+}
