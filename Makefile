@@ -1,0 +1,72 @@
+# The commands a contributor runs. `make` alone lists them.
+
+SHELL := /usr/bin/env bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# Tools are pinned in a module of their own, so that what they need never decides
+# what the product is built with.
+TOOL := go tool -modfile=tools/go.mod
+
+# For `test`, `bench` and `fuzz`: which packages, and further flags for go test.
+PKG ?= ./...
+TESTFLAGS ?=
+FUZZTIME ?= 10s
+
+.PHONY: help build run cluster test lint generate check-generate check-modules tools vulncheck bench fuzz clean
+
+help: ## List the commands (the default)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+build: ## Build bin/coordinator and bin/coordctl
+	@mkdir -p bin
+	CGO_ENABLED=0 go build -trimpath -o bin/coordinator ./cmd/coordinator
+	CGO_ENABLED=0 go build -trimpath -o bin/coordctl ./cmd/coordctl
+
+run: build ## Start one node on 127.0.0.1:7420, its data in ./coordinator-data
+	exec bin/coordinator
+
+cluster: build ## Start three nodes on 127.0.0.1:7421-7423, their data in ./cluster-data
+	exec scripts/cluster.sh
+
+test: ## Run all tests under the race detector, in random order (PKG=…, TESTFLAGS=…)
+	go test -race -shuffle=on $(TESTFLAGS) $(PKG)
+
+lint: ## Vet and lint the code and the proto files
+	go vet ./...
+	$(TOOL) golangci-lint run
+	$(TOOL) buf lint
+	$(TOOL) buf format --diff --exit-code
+
+generate: ## Generate gen/ from proto/
+	$(TOOL) buf generate
+
+check-generate: generate ## Fail where gen/ is not what proto/ generates
+	@git diff --exit-code -- gen
+	@untracked=$$(git ls-files --others --exclude-standard -- gen); \
+	if [[ -n "$$untracked" ]]; then echo "generated, but not in git:"; echo "$$untracked"; exit 1; fi
+
+check-modules: ## Fail where go.mod or go.sum is not tidy
+	go mod tidy -diff
+
+tools: ## Build the tools once, so that the next call of each is quick
+	$(TOOL) buf --version
+	$(TOOL) golangci-lint version
+	@$(TOOL) -n protoc-gen-go-grpc >/dev/null
+
+vulncheck: ## Look for known vulnerabilities in what is linked (needs vuln.go.dev)
+	$(TOOL) govulncheck ./...
+
+bench: ## Run the benchmarks (PKG=…, TESTFLAGS=…)
+	go test -run '^$$' -bench . -benchmem $(TESTFLAGS) $(PKG)
+
+fuzz: ## Run each fuzzer for a short while (FUZZTIME=10s, PKG=…)
+	@for package in $$(go list $(PKG)); do \
+		for target in $$(go test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
+			echo "== $$package $$target"; \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $(TESTFLAGS) $$package; \
+		done; \
+	done
+
+clean: ## Delete bin/ (data directories stay)
+	rm -rf bin
