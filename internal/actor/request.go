@@ -1,0 +1,58 @@
+package actor
+
+import (
+	"errors"
+	"time"
+
+	"github.com/atmostonce/coordinator/internal/admission"
+)
+
+// What may keep a request from the rules. Together with the context's own errors
+// these are all that [Actor.Submit] returns; everything else is an answer.
+var (
+	// ErrNoLeader: this replica does not lead the shard, or could not confirm in
+	// time that it does. The request was not applied.
+	ErrNoLeader = errors.New("actor: this replica does not lead the shard")
+	// ErrShuttingDown: the replica is closing. The request was not applied.
+	ErrShuttingDown = errors.New("actor: shutting down")
+	// ErrOverloaded: a queue is full. The request was not applied.
+	ErrOverloaded = errors.New("actor: overloaded")
+	// ErrOutcomeUnknown: the request was proposed, and may or may not be applied.
+	ErrOutcomeUnknown = errors.New("actor: outcome unknown")
+)
+
+// Request is one call as the shard sees it. It is one of three: a Command, a look
+// at the record of an identity (Get), or, with neither, a question whether this
+// replica leads the shard at this moment.
+type Request struct {
+	Command admission.Command
+	Get     *admission.Identity
+	// Body asks for the stored response along with what Get finds.
+	Body bool
+
+	// Wait holds a pending answer to a Reserve back for as long, from Received.
+	Wait time.Duration
+	// Received is when the call came in; with a monotonic reading.
+	Received time.Time
+	// WantedFor is how long from Received the caller wants a Reserve.
+	WantedFor time.Duration
+}
+
+// Reply is what a request came to. Durations are reckoned at one live time.
+type Reply struct {
+	Answer admission.Answer
+	// Record answers Get: the record as it is at Live, or nil where there is none.
+	Record *admission.Record
+	// Live is the shard's live time at which the durations were reckoned.
+	Live admission.Time
+	// Remaining is what is left of the answer's or record's present window, never
+	// negative; [NoEnd] where it has none.
+	Remaining time.Duration
+	// Age is how long ago the answer's Since was.
+	Age time.Duration
+	// Waited is the time from Received until now.
+	Waited time.Duration
+}
+
+// NoEnd is the Remaining of a record that stays until somebody settles it.
+const NoEnd time.Duration = -1
