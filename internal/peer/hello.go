@@ -1,0 +1,142 @@
+package peer
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/hashicorp/raft"
+)
+
+// HelloBytesMax is how long one side of a Hello may be.
+const HelloBytesMax = 64 << 10
+
+// MembersMax is how many nodes a cluster, and a list of peers, may have.
+const MembersMax = 64
+
+const (
+	helloFormat     = 1
+	addressBytesMax = 320 // a DNS name of 255 bytes, a colon and a port, with room
+)
+
+// Member is one node of a cluster, or one that would be.
+type Member struct {
+	Name        string `json:"name"`
+	Incarnation string `json:"incarnation"`
+	PeerAddress string `json:"peer_address"` // host:port that its peers dial
+	// ClientAddress is the host:port that clients dial; empty while it is not known.
+	ClientAddress string `json:"client_address,omitempty"`
+}
+
+// ID returns the server id of the member.
+func (m Member) ID() raft.ServerID { return ServerID(m.Name, m.Incarnation) }
+
+// Listed is one entry of a list of peers as an operator wrote it.
+type Listed struct {
+	Name    string `json:"name"`
+	Address string `json:"address"` // host:port
+}
+
+// HelloMessage is what a node says of itself, both when it asks and when it answers.
+type HelloMessage struct {
+	Format int    `json:"format"`
+	Self   Member `json:"self"`
+	// ClusterID is empty while the node belongs to no cluster.
+	ClusterID string `json:"cluster_id,omitempty"`
+	Shards    int    `json:"shards"`
+	// Peers is the node's configured list of peers, in its order.
+	Peers []Listed `json:"peers,omitempty"`
+	// Members are those of the cluster as far as the node knows, itself included;
+	// empty while it belongs to none. Of two lists of one cluster the one with the larger
+	// Revision is the newer.
+	Members  []Member `json:"members,omitempty"`
+	Revision uint64   `json:"revision,omitempty"`
+}
+
+// check reports what is wrong with a message that came from outside.
+func (m *HelloMessage) check() error {
+	if m.Format != helloFormat {
+		return fmt.Errorf("peer: hello of format %d, not %d", m.Format, helloFormat)
+	}
+	if err := m.Self.check(); err != nil {
+		return err
+	}
+	if m.ClusterID != "" {
+		if err := checkClusterID(m.ClusterID); err != nil {
+			return fmt.Errorf("peer: hello: %w", err)
+		}
+	}
+	if m.Shards < 0 || m.Shards > 1<<20 {
+		return fmt.Errorf("peer: hello with %d shards", m.Shards)
+	}
+	if len(m.Peers) > MembersMax || len(m.Members) > MembersMax {
+		return fmt.Errorf("peer: hello with %d peers and %d members; at most %d", len(m.Peers), len(m.Members), MembersMax)
+	}
+	for _, listed := range m.Peers {
+		if err := CheckNodeName(listed.Name); err != nil {
+			return fmt.Errorf("peer: hello: %w", err)
+		}
+		if len(listed.Address) > addressBytesMax {
+			return errors.New("peer: hello with an address that is too long")
+		}
+	}
+	for _, member := range m.Members {
+		if err := member.check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *Member) check() error {
+	if _, _, err := SplitServerID(m.ID()); err != nil {
+		return fmt.Errorf("peer: hello: %w", err)
+	}
+	if len(m.PeerAddress) > addressBytesMax || len(m.ClientAddress) > addressBytesMax {
+		return errors.New("peer: hello with an address that is too long")
+	}
+	return nil
+}
+
+// writeHello sends a message: its length as four bytes, then JSON.
+func writeHello(w io.Writer, m HelloMessage) error {
+	m.Format = helloFormat
+	if err := m.check(); err != nil {
+		return err
+	}
+	text, err := json.Marshal(m)
+	if err != nil {
+		return fmt.Errorf("peer: encode hello: %w", err)
+	}
+	if len(text) > HelloBytesMax {
+		return fmt.Errorf("peer: hello of %d bytes", len(text))
+	}
+	_, err = w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...))
+	return err
+}
+
+// readHello is the inverse of writeHello.
+func readHello(r io.Reader) (HelloMessage, error) {
+	var size [4]byte
+	if _, err := io.ReadFull(r, size[:]); err != nil {
+		return HelloMessage{}, err
+	}
+	length := binary.BigEndian.Uint32(size[:])
+	if length > HelloBytesMax {
+		return HelloMessage{}, fmt.Errorf("peer: hello of %d bytes", length)
+	}
+	text := make([]byte, length)
+	if _, err := io.ReadFull(r, text); err != nil {
+		return HelloMessage{}, err
+	}
+	var m HelloMessage
+	if err := json.Unmarshal(text, &m); err != nil {
+		return HelloMessage{}, fmt.Errorf("peer: decode hello: %w", err)
+	}
+	if err := m.check(); err != nil {
+		return HelloMessage{}, err
+	}
+	return m, nil
+}
