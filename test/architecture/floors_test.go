@@ -1,0 +1,129 @@
+// Package architecture holds the tests that keep the house as docs/ARCHITECTURE.md
+// draws it.
+package architecture
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/atmostonce/coordinator/"
+
+// floors lists our packages from the ground up. A package may import only what stands
+// below it.
+var floors = []string{
+	"internal/admission",
+	"internal/alarm",
+	"internal/store",
+	"gen/coordinator/raftlog/v1",
+	"internal/peer",
+	"internal/raftfsm",
+	"internal/actor",
+	"internal/shard",
+	"gen/coordinator/v1",
+	"internal/reason",
+	"internal/rpc",
+	"internal/node",
+	"cmd/coordctl",
+	"cmd/coordinator",
+}
+
+// bans are imports that a package must not have, anywhere below it, and why.
+var bans = []struct {
+	importer, imported, reason string
+}{
+	{"internal/admission", "github.com/", "the rules depend on nothing but the language"},
+	{"internal/admission", "google.golang.org/", "the rules know no proto: formats change, rules do not"},
+	{"internal/admission", "os", "the rules perform no I/O"},
+	{"internal/admission", "sync", "the rules start nothing and share nothing"},
+	{"internal/admission", "math/rand", "the rules draw nothing: every replica decides alike"},
+	{"internal/admission", "crypto/rand", "the rules draw nothing: every replica decides alike"},
+	{"internal/store", "github.com/hashicorp/", "the state knows nothing of consensus, only positions in a log"},
+	{"internal/store", "google.golang.org/", "the record's format is its own, and never a message that is served"},
+	{"internal/actor", "google.golang.org/grpc", "deciding does not depend on how calls come in"},
+	{"internal/shard", module + "gen/coordinator/v1", "a shard knows no served message"},
+	{"cmd/coordctl", module + "internal/store", "the command line speaks to the service, not to its files"},
+	{"cmd/coordctl", "github.com/hashicorp/raft", "the command line is a client: no consensus in it"},
+	{"cmd/coordctl", "go.etcd.io/bbolt", "the command line is a client: no database in it"},
+	{"cmd/coordinator", "testing", "no test help is linked into the program"},
+}
+
+type listed struct {
+	ImportPath string
+	Imports    []string
+	Deps       []string
+}
+
+func list(t *testing.T) map[string]listed {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Imports,Deps", module+"...").Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			t.Fatalf("go list: %v\n%s", err, exit.Stderr)
+		}
+		t.Fatal(err)
+	}
+	packages := make(map[string]listed)
+	for decoder := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p listed
+		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+			return packages
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		packages[p.ImportPath] = p
+	}
+}
+
+func TestImportsPointDown(t *testing.T) {
+	packages := list(t)
+	for floor, name := range floors {
+		p, ok := packages[module+name]
+		if !ok {
+			t.Errorf("%s does not exist: the floors are out of date", name)
+			continue
+		}
+		for _, imported := range p.Imports {
+			below, ours := strings.CutPrefix(imported, module)
+			if !ours {
+				continue
+			}
+			switch at := slices.Index(floors, below); {
+			case at < 0:
+				t.Errorf("%s imports %s, which stands on no floor", name, below)
+			case at >= floor:
+				t.Errorf("%s imports %s, which stands above it", name, below)
+			}
+		}
+	}
+	for path := range packages {
+		name := strings.TrimPrefix(path, module)
+		if strings.HasPrefix(name, "internal/") && !slices.Contains(floors, name) {
+			t.Errorf("%s stands on no floor", name)
+		}
+	}
+}
+
+func TestBans(t *testing.T) {
+	packages := list(t)
+	for _, ban := range bans {
+		p := packages[module+ban.importer]
+		for _, dep := range p.Deps {
+			direct := slices.Contains(p.Imports, dep)
+			// The standard library's own needs are not the package's doing.
+			if !direct && !strings.Contains(dep, ".") {
+				continue
+			}
+			if dep == ban.imported || strings.HasPrefix(dep, strings.TrimSuffix(ban.imported, "/")+"/") {
+				t.Errorf("%s depends on %s: %s", ban.importer, dep, ban.reason)
+			}
+		}
+	}
+}
