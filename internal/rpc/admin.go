@@ -1,0 +1,202 @@
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/admission"
+	"github.com/atmostonce/coordinator/internal/reason"
+)
+
+// adminService serves operators.
+type adminService struct {
+	coordinatorv1.UnimplementedAdminServiceServer
+	*server
+}
+
+// Purge implements coordinatorv1.AdminServiceServer.
+func (s *adminService) Purge(ctx context.Context, request *coordinatorv1.PurgeRequest) (*coordinatorv1.PurgeResponse, error) {
+	received := time.Now()
+	command, err := decodePurge(request)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := s.bound(ctx, 0)
+	defer cancel()
+	return route(ctx, s.server, command.Identity.Shard(s.shards.Shards()), hop[*coordinatorv1.PurgeResponse]{
+		here: func(ctx context.Context, replica Replica) (*coordinatorv1.PurgeResponse, error) {
+			reply, err := submit(ctx, replica, command, received)
+			if err != nil {
+				return nil, err
+			}
+			return &coordinatorv1.PurgeResponse{Existed: !reply.Answer.Repeated}, nil
+		},
+		there: func(ctx context.Context, connection grpc.ClientConnInterface, options ...grpc.CallOption) (*coordinatorv1.PurgeResponse, error) {
+			return coordinatorv1.NewAdminServiceClient(connection).Purge(ctx, request, options...)
+		},
+	})
+}
+
+func decodePurge(request *coordinatorv1.PurgeRequest) (command admission.Purge, err error) {
+	command.Force = request.GetForce()
+	if command.Identity, err = decodeIdentity(request.GetIdentity()); err != nil {
+		return command, err
+	}
+	switch target := request.GetTarget().(type) {
+	case *coordinatorv1.PurgeRequest_Revision:
+		command.Revision = target.Revision
+	case *coordinatorv1.PurgeRequest_Fence:
+		if target.Fence == 0 {
+			return command, invalid("fence", "must be the one that was looked at")
+		}
+		command.Fence = target.Fence
+	}
+	return command, refused(command.Validate())
+}
+
+// Members implements coordinatorv1.AdminServiceServer.
+func (s *adminService) Members(ctx context.Context, _ *coordinatorv1.MembersRequest) (*coordinatorv1.MembersResponse, error) {
+	ctx, cancel := s.bound(ctx, 0)
+	defer cancel()
+	return &coordinatorv1.MembersResponse{ClusterId: s.cluster.ID(), Members: s.members(ctx)}, nil
+}
+
+// members are the nodes by name, with what each leads as far as this node knows.
+func (s *server) members(ctx context.Context) []*coordinatorv1.Member {
+	leads := make(map[string]uint32)
+	for i := range s.shards.Shards() {
+		if leader := s.shards.Replica(i).Leader(); leader.Known() {
+			leads[leader.NodeID]++
+		}
+	}
+	var members []*coordinatorv1.Member
+	for _, m := range s.cluster.Members(ctx) {
+		members = append(members, &coordinatorv1.Member{
+			NodeId:        m.NodeID,
+			Incarnation:   m.Incarnation,
+			PeerAddress:   m.PeerAddress,
+			ClientAddress: m.ClientAddress,
+			Reachable:     m.Reachable || m.Self,
+			Self:          m.Self,
+			Leads:         leads[m.NodeID],
+		})
+	}
+	slices.SortFunc(members, func(a, b *coordinatorv1.Member) int {
+		return strings.Compare(a.GetNodeId(), b.GetNodeId())
+	})
+	return members
+}
+
+// ClusterStatus implements coordinatorv1.AdminServiceServer.
+func (s *adminService) ClusterStatus(ctx context.Context, _ *coordinatorv1.ClusterStatusRequest) (*coordinatorv1.ClusterStatusResponse, error) {
+	ctx, cancel := s.bound(ctx, 0)
+	defer cancel()
+	status := &coordinatorv1.ClusterStatusResponse{
+		ClusterId: s.cluster.ID(),
+		NodeId:    s.cluster.NodeID(),
+		Version:   s.cluster.Version(),
+		Shards:    uint32(s.shards.Shards()), //nolint:gosec // 1 or more, and few
+		Members:   s.members(ctx),
+	}
+	var leaderless []string
+	for i := range s.shards.Shards() {
+		if s.shards.Replica(i).Leader().Known() {
+			status.ShardsWithLeader++
+		} else {
+			leaderless = append(leaderless, fmt.Sprint(i))
+		}
+	}
+	if len(leaderless) > 0 {
+		status.Problems = append(status.Problems,
+			"Without a leader that this node knows: shard "+strings.Join(leaderless, ", ")+".")
+	}
+	for _, m := range status.Members {
+		if !m.GetReachable() {
+			status.Problems = append(status.Problems, "Node "+m.GetNodeId()+" cannot be reached from this node.")
+		}
+	}
+	status.Problems = append(status.Problems, s.cluster.Problems(ctx)...)
+	status.Healthy = len(status.Problems) == 0
+	return status, nil
+}
+
+// TransferLeadership implements coordinatorv1.AdminServiceServer.
+func (s *adminService) TransferLeadership(ctx context.Context, request *coordinatorv1.TransferLeadershipRequest) (*coordinatorv1.TransferLeadershipResponse, error) {
+	ctx, cancel := s.bound(ctx, 0)
+	defer cancel()
+	members := s.cluster.Members(ctx)
+	to := request.GetToNode()
+	if to != "" && !slices.ContainsFunc(members, func(m Member) bool { return m.NodeID == to }) {
+		return nil, invalid("to_node", "is %d bytes that name no node of this cluster", len(to))
+	}
+	if request.Shard == nil {
+		return s.transferAll(ctx, to, len(members))
+	}
+	number, err := s.checkShard(request.GetShard())
+	if err != nil {
+		return nil, err
+	}
+	return route(ctx, s.server, number, hop[*coordinatorv1.TransferLeadershipResponse]{
+		here: func(ctx context.Context, replica Replica) (*coordinatorv1.TransferLeadershipResponse, error) {
+			response := &coordinatorv1.TransferLeadershipResponse{}
+			if len(members) < 2 || to == s.cluster.NodeID() {
+				return response, nil
+			}
+			if err := replica.TransferLeadership(ctx, to); err != nil {
+				return nil, transferFault(number, err)
+			}
+			response.Shards = []uint32{request.GetShard()}
+			return response, nil
+		},
+		there: func(ctx context.Context, connection grpc.ClientConnInterface, options ...grpc.CallOption) (*coordinatorv1.TransferLeadershipResponse, error) {
+			return coordinatorv1.NewAdminServiceClient(connection).TransferLeadership(ctx, request, options...)
+		},
+	})
+}
+
+// transferAll hands over what this node leads. One shard that cannot be handed over
+// does not keep the others, but the call then fails.
+func (s *adminService) transferAll(ctx context.Context, to string, members int) (*coordinatorv1.TransferLeadershipResponse, error) {
+	response := &coordinatorv1.TransferLeadershipResponse{}
+	if members < 2 || to == s.cluster.NodeID() {
+		return response, nil
+	}
+	var failed error
+	for i := range s.shards.Shards() {
+		replica := s.shards.Replica(i)
+		if !replica.Leader().Self {
+			continue
+		}
+		if err := replica.TransferLeadership(ctx, to); err != nil {
+			failed = transferFault(i, err)
+			continue
+		}
+		response.Shards = append(response.Shards, uint32(i)) //nolint:gosec // a number of a shard
+	}
+	if failed != nil {
+		return nil, failed
+	}
+	return response, nil
+}
+
+// transferFault says what kept a shard from being handed over. An operator is helped
+// by the replica's own words.
+func transferFault(number int, err error) error {
+	if named := namedFault(err); named != nil {
+		return named
+	}
+	return reason.Error(reason.OutcomeUnknown, fmt.Sprintf("shard %d was not handed over: %v", number, err))
+}
+
+func (s *server) checkShard(given uint32) (int, error) {
+	if uint64(given) >= uint64(s.shards.Shards()) { //nolint:gosec // 1 or more
+		return 0, invalid("shard", "is %d, the last one is %d", given, s.shards.Shards()-1)
+	}
+	return int(given), nil
+}

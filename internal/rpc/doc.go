@@ -1,0 +1,46 @@
+// Package rpc serves the coordinator's gRPC services. It turns what came over the
+// wire into a request to one shard, finds the replica that leads the shard, and turns
+// the reply, or what went wrong, into what the caller is told.
+//
+// # Invariants
+//
+//  1. Arguments are checked here, before anything is asked or forwarded: whatever a
+//     caller sends, the answer is an outcome or a reason of the table in package
+//     reason, and never Internal, Unknown or a panic.
+//  2. One hop: a call that carries the forwarded mark is never forwarded again. The
+//     mark proves nothing about who set it. A caller that sets it itself only
+//     gives up the hop: it gets NO_LEADER where this node does not lead.
+//  3. Unknown is never flattened: a forwarded call of which it is not certain that
+//     it was never sent ends as OUTCOME_UNKNOWN, unless it only reads.
+//  4. One attempt: an attempt id that the caller left out is drawn at the first node
+//     and goes with the forwarded call.
+//  5. The leader resolves: defaults and limits that a node's settings decide are
+//     filled in where the shard is led, from the call as its caller sent it.
+//  6. A stored response is given back byte for byte or not at all: it carries the
+//     hash it was committed under, which is checked again on the way out.
+//  7. A token and an attempt id are in no answer but a grant's.
+//  8. Every answer of which the shard is known carries the metadata headers
+//     coordinator-shard and, where the leader is known, coordinator-leader; errors
+//     included.
+//
+// # Who may do what
+//
+// There is no authorization yet: whoever reaches the port may resolve and purge, and
+// so is shown fences and revisions. What a node listens on is the only protection.
+//
+// # Failures
+//
+// All failures go to the caller, as a status with a reason. What a caller cannot
+// cause and cannot help (a stored response that does not decode, an error of a
+// replica that has no name) is logged too.
+//
+// What gRPC itself refuses before any of this runs has gRPC's code and no reason: a
+// message larger than [MessageBytesMax] is RESOURCE_EXHAUSTED, an unknown method
+// or compression UNIMPLEMENTED, and frames that are no gRPC call end as gRPC sees fit.
+// None of these was applied.
+//
+// # Goroutines
+//
+// The package owns none. ListShards asks several leaders at once and returns after
+// the last has answered.
+package rpc

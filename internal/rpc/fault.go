@@ -1,0 +1,64 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+
+	"github.com/atmostonce/coordinator/internal/actor"
+	"github.com/atmostonce/coordinator/internal/admission"
+	"github.com/atmostonce/coordinator/internal/reason"
+)
+
+// refusal turns what the rules refused into a status.
+func refusal(r admission.Reason) error { return reason.Error(reason.Reason(r), "") }
+
+// fault turns an error of a replica into a status. One that nobody named promises
+// nothing.
+func (s *server) fault(err error) error {
+	if named := namedFault(err); named != nil {
+		return named
+	}
+	s.logger.Error("a replica failed in a way that has no name", "error", err)
+	return reason.Error(reason.OutcomeUnknown, "")
+}
+
+// namedFault returns nil for an error without a name. The doubtful ones come first:
+// an error that is two things at once is the one that promises less.
+func namedFault(err error) error {
+	switch {
+	case reason.Of(err).Info:
+		return err
+	case errors.Is(err, actor.ErrOutcomeUnknown):
+		return reason.Error(reason.OutcomeUnknown, "")
+	case errors.Is(err, context.DeadlineExceeded):
+		return reason.Error(reason.DeadlineExceeded, "")
+	case errors.Is(err, context.Canceled):
+		return reason.Error(reason.Cancelled, "")
+	case errors.Is(err, actor.ErrNoLeader):
+		return reason.Error(reason.NoLeader, "")
+	case errors.Is(err, actor.ErrShuttingDown):
+		return reason.Error(reason.ShuttingDown, "")
+	case errors.Is(err, actor.ErrOverloaded):
+		return reason.Error(reason.Overloaded, "")
+	}
+	return nil
+}
+
+// outcome turns what became of a forwarded call into what the caller is told. sent
+// says that the call may have reached the other node.
+func outcome(ctx context.Context, err error, sent, reads bool) error {
+	failure := reason.Of(err)
+	switch {
+	case failure.Info:
+		return err
+	case ctx.Err() != nil && errors.Is(ctx.Err(), context.Canceled):
+		return reason.Error(reason.Cancelled, "")
+	case ctx.Err() != nil, failure.Reason == reason.DeadlineExceeded:
+		return reason.Error(reason.DeadlineExceeded, "")
+	case !sent:
+		return reason.Error(reason.NoLeader, "the shard's leader cannot be reached from this node")
+	case reads:
+		return reason.Error(reason.NoLeader, "the shard's leader did not answer this node")
+	}
+	return reason.Error(reason.OutcomeUnknown, "the shard's leader was asked and did not answer this node")
+}

@@ -1,0 +1,70 @@
+package rpc
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+)
+
+// Register adds CoordinatorService and AdminService to a gRPC server, which must
+// have [ServerOptions]. A node calls it twice, with one Config: for the server that
+// clients reach, and for the one on its peer port that other nodes forward to. It
+// fails where the Config is not valid.
+func Register(registrar grpc.ServiceRegistrar, cfg Config) error {
+	if err := cfg.validate(); err != nil {
+		return err
+	}
+	codec, err := newCodec(cfg.Settings.CompressFrom)
+	if err != nil {
+		return err
+	}
+	s := &server{
+		shards:      cfg.Shards,
+		cluster:     cfg.Cluster,
+		settings:    cfg.Settings,
+		storageFull: cfg.StorageFull,
+		codec:       codec,
+		logger:      cfg.Logger,
+	}
+	if s.storageFull == nil {
+		s.storageFull = func() bool { return false }
+	}
+	if s.logger == nil {
+		s.logger = slog.New(slog.DiscardHandler)
+	}
+	registrar.RegisterService(tolerant(coordinatorv1.CoordinatorService_ServiceDesc), &coordinatorService{server: s})
+	registrar.RegisterService(tolerant(coordinatorv1.AdminService_ServiceDesc), &adminService{server: s})
+	return nil
+}
+
+// tolerant returns the service with one difference: a message that does not decode
+// is the caller's mistake, which gRPC would answer with Internal.
+func tolerant(description grpc.ServiceDesc) *grpc.ServiceDesc {
+	methods := make([]grpc.MethodDesc, len(description.Methods))
+	for i, method := range description.Methods {
+		generated := method.Handler
+		method.Handler = func(service any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+			return generated(service, ctx, func(message any) error {
+				if decode(message) != nil {
+					return invalid("request", "is not a message of this call")
+				}
+				return nil
+			}, interceptor)
+		}
+		methods[i] = method
+	}
+	description.Methods = methods
+	return &description
+}
+
+// bound gives a call without a deadline one, so that it ends.
+func (s *server) bound(ctx context.Context, wait time.Duration) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, s.settings.WantedForDefault+wait)
+}

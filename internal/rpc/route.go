@@ -1,0 +1,143 @@
+package rpc
+
+import (
+	"context"
+	"log/slog"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"github.com/atmostonce/coordinator/internal/reason"
+	"github.com/atmostonce/coordinator/internal/shard"
+)
+
+// Metadata keys. The first is set on a call that one node forwards to another; the
+// others are headers of every answer, where they are known.
+const (
+	ForwardedKey = "coordinator-forwarded"
+	ShardKey     = "coordinator-shard"
+	LeaderKey    = "coordinator-leader"
+)
+
+// server is what the two services share.
+type server struct {
+	shards      Shards
+	cluster     Cluster
+	settings    Settings
+	storageFull func() bool
+	codec       *codec
+	logger      *slog.Logger
+}
+
+// hop is one call to one shard, wherever it is led.
+type hop[A any] struct {
+	// here carries the call out on this node's replica, which leads.
+	here func(context.Context, Replica) (A, error)
+	// there sends it to the leader's node.
+	there func(context.Context, grpc.ClientConnInterface, ...grpc.CallOption) (A, error)
+	// reads says that the call changes nothing, so that a lost answer is no doubt.
+	reads bool
+}
+
+// route carries a call out where its shard is led, and tells the caller where that
+// is. It is for calls about one shard.
+func route[A any](ctx context.Context, s *server, number int, call hop[A]) (A, error) {
+	answer, leader, err := deliver(ctx, s, number, call)
+	header := metadata.Pairs(ShardKey, strconv.Itoa(number))
+	if leader != "" {
+		header.Set(LeaderKey, leader)
+	}
+	// It fails outside a server only, where nobody looks at headers.
+	_ = grpc.SetHeader(ctx, header)
+	return answer, err
+}
+
+// deliver is [route] without the headers: it returns the leader's client address,
+// or "" where that is not known.
+func deliver[A any](ctx context.Context, s *server, number int, call hop[A]) (answer A, clientAddress string, err error) {
+	replica := s.shards.Replica(number)
+	forwarded := isForwarded(ctx)
+	leader, err := s.leader(ctx, replica, forwarded)
+	switch {
+	case err != nil:
+	case leader.Self:
+		if answer, err = call.here(ctx, replica); err != nil {
+			err = s.fault(err)
+			// Leadership may have gone with the failure.
+			leader = replica.Leader()
+		}
+	case !leader.Known():
+		err = reason.Error(reason.NoLeader, "")
+	case forwarded:
+		err = reason.Error(reason.NoLeader, "this node does not lead the shard, and the call was forwarded already")
+	default:
+		return forward(ctx, s, leader, call)
+	}
+	return answer, leader.ClientAddress, err
+}
+
+// leader returns the shard's leader. Where there is none it waits for one, unless
+// the call was forwarded: then the first node waits.
+func (s *server) leader(ctx context.Context, replica Replica, forwarded bool) (shard.Leader, error) {
+	if err := ctx.Err(); err != nil {
+		return shard.Leader{}, s.fault(err)
+	}
+	if leader := replica.Leader(); leader.Known() || forwarded {
+		return leader, nil
+	}
+	wait := s.settings.LeaderWait
+	if deadline, ok := ctx.Deadline(); ok {
+		// Leave some of the caller's time for the answer: NO_LEADER says that nothing
+		// was applied, a deadline that passes says nothing.
+		wait = min(wait, time.Until(deadline)*3/4)
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	for {
+		changed := replica.LeaderChanged()
+		if leader := replica.Leader(); leader.Known() {
+			return leader, nil
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return replica.Leader(), nil
+		case <-ctx.Done():
+			// Nothing was asked of anybody yet, so this may be said for sure.
+			return shard.Leader{}, reason.Error(reason.NoLeader, "")
+		}
+	}
+}
+
+// forward sends the call to its leader, once, with what is left of its deadline.
+func forward[A any](ctx context.Context, s *server, leader shard.Leader, call hop[A]) (answer A, clientAddress string, err error) {
+	connection, err := s.shards.Call(leader)
+	if err != nil {
+		s.logger.Warn("cannot forward a call", "leader", leader.NodeID, "error", err)
+		return answer, leader.ClientAddress, reason.Error(reason.NoLeader, "the shard's leader cannot be reached from this node")
+	}
+	// What came with the call stays here: only the mark goes on.
+	outgoing := metadata.NewOutgoingContext(ctx, metadata.Pairs(ForwardedKey, "1"))
+	// gRPC fills in the peer once the call has been given a stream on a connection:
+	// before that it cannot have been sent.
+	var (
+		to     peer.Peer
+		header metadata.MD
+	)
+	answer, err = call.there(outgoing, connection, grpc.Peer(&to), grpc.Header(&header))
+	if err != nil {
+		err = outcome(ctx, err, to.Addr != nil, call.reads)
+	}
+	clientAddress = leader.ClientAddress
+	if told := header.Get(LeaderKey); len(told) > 0 {
+		clientAddress = told[0] // it knows better
+	}
+	return answer, clientAddress, err
+}
+
+func isForwarded(ctx context.Context) bool {
+	return len(metadata.ValueFromIncomingContext(ctx, ForwardedKey)) > 0
+}
