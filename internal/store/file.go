@@ -1,0 +1,274 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+var (
+	recordsBucket   = []byte("records")
+	responsesBucket = []byte("responses")
+	metaBucket      = []byte("meta")
+
+	formatKey         = []byte("format")
+	identificationKey = []byte("identification")
+	headKey           = []byte("head")
+)
+
+const (
+	// fillPercent leaves a tenth of a page free: most records grow once, when they
+	// are committed, and that soon after they were added at the end.
+	fillPercent = 0.9
+
+	fileMode = 0o600
+
+	newSuffix  = ".new"   // a file that is being created
+	copySuffix = ".copy-" // a copy on its way to another node
+
+	lockWait  = time.Second
+	lockRetry = 50 * time.Millisecond
+)
+
+// file is an open state file. Its methods may be called by several goroutines;
+// commit by one at a time.
+type file struct {
+	path   string
+	db     *bolt.DB
+	handle *os.File
+}
+
+// fileError names the file that an error is about.
+func fileError(path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("state file %s: %w", path, err)
+}
+
+// guard turns panics and faults below it into errors. bbolt panics over a page that
+// makes no sense, and a page that the disk cannot read is a fault.
+func guard(do func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: %v", ErrCorrupt, p)
+		}
+	}()
+	return do()
+}
+
+// fileOptions say how a file is opened.
+type fileOptions struct {
+	mapBytes     int64
+	openFile     func(string, int, os.FileMode) (*os.File, error)
+	noSync       bool // for a file that is nothing yet
+	syncFreelist bool
+}
+
+// openFile opens the file at path, which must be there, after its lock has been
+// taken and its pages have been looked at.
+func openFile(path string, o fileOptions) (*file, error) {
+	f := &file{path: path}
+	open := func(name string, flag int, mode os.FileMode) (*os.File, error) {
+		handle, err := o.openFile(name, flag&^os.O_CREATE, mode)
+		if err != nil {
+			return nil, err
+		}
+		if err := lock(handle); err != nil {
+			return nil, errors.Join(err, handle.Close())
+		}
+		if err := checkPages(handle); err != nil {
+			return nil, errors.Join(err, handle.Close())
+		}
+		f.handle = handle
+		return handle, nil
+	}
+	if err := f.open(open, o); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// createFile makes an empty database at path, over whatever is there.
+func createFile(path string, o fileOptions) (*file, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	f := &file{path: path}
+	open := func(name string, flag int, mode os.FileMode) (handle *os.File, err error) {
+		f.handle, err = o.openFile(name, flag|os.O_CREATE|os.O_EXCL, mode)
+		return f.handle, err
+	}
+	if err := f.open(open, o); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+func (f *file) open(open func(string, int, os.FileMode) (*os.File, error), o fileOptions) error {
+	err := guard(func() (err error) {
+		f.db, err = bolt.Open(f.path, fileMode, &bolt.Options{
+			Timeout:         lockWait,
+			FreelistType:    bolt.FreelistMapType,
+			NoFreelistSync:  !o.syncFreelist,
+			NoSync:          o.noSync,
+			InitialMmapSize: int(o.mapBytes),
+			MaxSize:         int(o.mapBytes - o.mapBytes/64),
+			OpenFile:        open,
+		})
+		return err
+	})
+	if err != nil && f.handle != nil {
+		_ = f.handle.Close() // with the lock, where bbolt did not get to it
+	}
+	return err
+}
+
+// lock takes the lock that bbolt takes again later, so that the file is looked at
+// under it already.
+func lock(handle *os.File) error {
+	waited := time.Duration(0)
+	for {
+		err := syscall.Flock(int(handle.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return err
+		}
+		if waited >= lockWait {
+			return ErrLocked
+		}
+		<-time.After(lockRetry)
+		waited += lockRetry
+	}
+}
+
+// close waits for transactions that are open.
+func (f *file) close() error {
+	return guard(f.db.Close)
+}
+
+// bytes is the size of the file, or 0 where it cannot be told.
+func (f *file) bytes() int64 {
+	info, err := f.handle.Stat()
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+// update runs do in a transaction for writing.
+func (f *file) update(do func(tx *bolt.Tx) error) error {
+	return guard(func() error { return f.db.Update(do) })
+}
+
+// format writes what makes an empty database a state file.
+func (f *file) format(id Identification, h *head) error {
+	return f.update(func(tx *bolt.Tx) error {
+		for _, name := range [][]byte{recordsBucket, responsesBucket, metaBucket} {
+			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+				return err
+			}
+		}
+		meta := tx.Bucket(metaBucket)
+		return errors.Join(
+			meta.Put(formatKey, []byte{formatVersion}),
+			meta.Put(identificationKey, id.encode()),
+			meta.Put(headKey, h.encode()),
+		)
+	})
+}
+
+// read returns the head of a file that is of the known format and of the shard.
+func (f *file) read(want Identification) (h head, err error) {
+	err = guard(func() error {
+		return f.db.View(func(tx *bolt.Tx) error {
+			h, err = readHead(tx, want)
+			return err
+		})
+	})
+	return h, err
+}
+
+func readHead(tx *bolt.Tx, want Identification) (head, error) {
+	meta := tx.Bucket(metaBucket)
+	if meta == nil || tx.Bucket(recordsBucket) == nil || tx.Bucket(responsesBucket) == nil {
+		return head{}, fmt.Errorf("%w: it lacks a bucket", ErrForeign)
+	}
+	if format := meta.Get(formatKey); len(format) != 1 || format[0] != formatVersion {
+		return head{}, fmt.Errorf("%w: its format is %v, known is %d", ErrForeign, format, formatVersion)
+	}
+	id, err := decodeIdentification(meta.Get(identificationKey))
+	if err != nil {
+		return head{}, err
+	}
+	if err := id.differs(want); err != nil {
+		return head{}, err
+	}
+	return decodeHead(meta.Get(headKey))
+}
+
+// commit writes a frozen layer, its head with it, in one transaction.
+func (f *file) commit(l *layer) error {
+	return f.update(func(tx *bolt.Tx) error {
+		records, responses := tx.Bucket(recordsBucket), tx.Bucket(responsesBucket)
+		records.FillPercent, responses.FillPercent = fillPercent, fillPercent
+		for _, sequence := range l.sequences(0) {
+			if err := l.changes[sequence].write(records, responses, sequence); err != nil {
+				return err
+			}
+		}
+		return tx.Bucket(metaBucket).Put(headKey, l.head.encode())
+	})
+}
+
+func (c change) write(records, responses *bolt.Bucket, sequence uint64) error {
+	key := sequenceKey(sequence)
+	var err error
+	if c.record != nil {
+		err = records.Put(key[:], c.record)
+	} else {
+		err = records.Delete(key[:])
+	}
+	switch {
+	case err != nil:
+		return err
+	case c.fate == responsePut:
+		return responses.Put(key[:], c.response)
+	case c.fate == responseDeleted:
+		return responses.Delete(key[:])
+	}
+	return nil
+}
+
+// syncDirectory makes a rename in the directory of path durable.
+func syncDirectory(path string) error {
+	directory, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(directory.Sync(), directory.Close())
+}
+
+// removeLeftovers removes what a process that died was about to make.
+func removeLeftovers(path string) error {
+	entries, err := os.ReadDir(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	base := filepath.Base(path)
+	for _, entry := range entries {
+		if name := entry.Name(); name == base+newSuffix || strings.HasPrefix(name, base+copySuffix) {
+			if err := os.Remove(filepath.Join(filepath.Dir(path), name)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
