@@ -1,0 +1,221 @@
+package raftfsm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/atmostonce/coordinator/internal/store"
+)
+
+// Group is one replica of a shard's Raft group. Its methods may be called by several
+// goroutines.
+type Group struct {
+	cfg       GroupConfig
+	store     *store.Store
+	log       *logStore
+	files     *segmentFiles
+	fsm       *fsm
+	transport *transport
+	watchdog  *watchdog
+	raft      *raft.Raft
+
+	notify     chan bool     // from raft, which waits for it to be read
+	leadership chan bool     // conflating
+	kick       chan struct{} // conflating
+	rotated    chan struct{} // conflating: the log has grown by a segment
+
+	// changes is held for reading by whoever waits for one of raft's futures that
+	// a shutdown would leave hanging.
+	changes sync.RWMutex
+
+	closing  chan struct{}
+	closer   sync.Once
+	closed   chan struct{} // everything is closed
+	closeErr error
+	workers  sync.WaitGroup
+}
+
+// Propose hands an encoded entry to raft. The future's response is what [Result]
+// says; what its error says of the entry is told by [Classify].
+//
+// enqueueWithin bounds the wait for raft's queue only; not more than 0 is no bound.
+// The future resolves when the entry is applied, or when leadership is lost, which
+// without a majority takes a Lease or two. It never resolves if the group is closed
+// before that: whoever closes a group lets its proposals end first.
+func (g *Group) Propose(entry []byte, enqueueWithin time.Duration) raft.ApplyFuture {
+	return g.raft.Apply(entry, enqueueWithin)
+}
+
+// Store returns the shard's state. It is to be read only: the log writes to it.
+func (g *Group) Store() *store.Store { return g.store }
+
+// Leadership returns the channel on which a change of leadership is signalled. Only
+// the newest value is kept: who reads true twice has lost leadership in between, and
+// must look at [Group.Term].
+func (g *Group) Leadership() <-chan bool { return g.leadership }
+
+// Term returns the current Raft term.
+func (g *Group) Term() uint64 { return g.raft.CurrentTerm() }
+
+// IsLeader reports whether this replica takes itself for the leader. It may have
+// been deposed without knowing: see [Group.Confirmed].
+func (g *Group) IsLeader() bool { return g.raft.State() == raft.Leader }
+
+// Leader returns whom this replica takes for the leader, and where that one said it
+// was; empty for nobody.
+func (g *Group) Leader() (raft.ServerID, raft.ServerAddress) {
+	address, id := g.raft.LeaderWithID()
+	return id, address
+}
+
+// AnswerTerm says that somebody waits here for the answers to this term's entries:
+// the stored responses are read for them only. 0 is nobody.
+func (g *Group) AnswerTerm(term uint64) { g.fsm.answerTerm.Store(term) }
+
+// Confirmed reports whether this replica leads the term and a majority of the
+// configuration's voters, itself included, has answered with success an
+// AppendEntries of the term that was sent after since. If so, and if since lies
+// after the leader's LeaderStart was applied, then every entry that had been
+// answered by anybody before since is in this replica's applied state: package
+// documentation, "Confirmed".
+//
+// A single voter is confirmed as long as it leads.
+func (g *Group) Confirmed(term uint64, since time.Time) bool {
+	if !g.acknowledgedSince(term, since) {
+		return false
+	}
+	// Last, so that it is this replica's own answer to the question, given after
+	// since.
+	return g.IsLeader() && g.Term() == term
+}
+
+func (g *Group) acknowledgedSince(term uint64, since time.Time) bool {
+	configuration := g.Configuration()
+	return g.transport.acknowledged.majority(configuration, g.cfg.Self, term, since)
+}
+
+// Kick asks the followers for an acknowledgement now rather than at the next
+// heartbeat. It does not block. Kicks that come while one is under way are one.
+func (g *Group) Kick() { signal(g.kick) }
+
+// Acknowledged returns the channel on which it is signalled that something has been
+// acknowledged in the newest term. Signals that nobody takes are one.
+func (g *Group) Acknowledged() <-chan struct{} { return g.transport.acknowledged.signal }
+
+// Configuration returns the group's latest configuration, which may not be committed
+// yet. It is the caller's own.
+func (g *Group) Configuration() raft.Configuration {
+	return g.raft.GetConfiguration().Configuration()
+}
+
+// Followers returns what is known of the other servers of the configuration.
+func (g *Group) Followers() []Follower {
+	leading := uint64(0)
+	if g.IsLeader() {
+		leading = g.Term()
+	}
+	return g.transport.acknowledged.describe(g.Configuration(), g.cfg.Self, leading)
+}
+
+// Indexes returns the last index that the state has applied, the last that is known
+// to be committed and the last of the log. Entries that raft keeps to itself, such
+// as the first of a term, move applied only with the entry after them.
+func (g *Group) Indexes() (applied, commit, last uint64) {
+	return g.store.Applied().Index, g.raft.CommitIndex(), g.raft.LastIndex()
+}
+
+// LogBytes returns the bytes of the log's files, which are allocated by 8 MiB.
+func (g *Group) LogBytes() int64 { return g.files.total() }
+
+// TransferLeadership hands leadership to the given server, or with "" to the one
+// that is furthest. It returns once another leads, or after an error within about
+// two Elections. Meanwhile proposals are turned away.
+func (g *Group) TransferLeadership(to raft.ServerID) error {
+	return g.change(func() (raft.Future, error) {
+		if to == "" {
+			return g.raft.LeadershipTransfer(), nil
+		}
+		at, ok := address(g.Configuration(), to)
+		if !ok {
+			return nil, fmt.Errorf("server %q is not in the group", to)
+		}
+		return g.raft.LeadershipTransferToServer(to, at), nil
+	})
+}
+
+// AddVoter adds a server with a vote, or gives it one, or another address. It
+// returns once that is committed; within bounds the time until it is begun.
+func (g *Group) AddVoter(id raft.ServerID, at raft.ServerAddress, within time.Duration) error {
+	return g.change(func() (raft.Future, error) { return g.raft.AddVoter(id, at, 0, within), nil })
+}
+
+// AddNonvoter adds a server that follows without a vote. See [Group.AddVoter].
+func (g *Group) AddNonvoter(id raft.ServerID, at raft.ServerAddress, within time.Duration) error {
+	return g.change(func() (raft.Future, error) { return g.raft.AddNonvoter(id, at, 0, within), nil })
+}
+
+// RemoveServer takes a server out of the group. See [Group.AddVoter].
+func (g *Group) RemoveServer(id raft.ServerID, within time.Duration) error {
+	return g.change(func() (raft.Future, error) { return g.raft.RemoveServer(id, 0, within), nil })
+}
+
+// change waits for a future that raft resolves as long as it runs.
+func (g *Group) change(begin func() (raft.Future, error)) error {
+	g.changes.RLock()
+	defer g.changes.RUnlock()
+	select {
+	case <-g.closing:
+		return raft.ErrRaftShutdown
+	default:
+	}
+	future, err := begin()
+	if err != nil {
+		return err
+	}
+	return future.Error()
+}
+
+// Close ends the replica: changes that are under way, raft, its connections, the
+// log, the state, which is flushed. It does not hand leadership over, and proposals
+// whose futures have not resolved may never do so.
+//
+// It returns ctx's error when that ends first. What is being closed goes on being
+// closed then; a hung disk can only be left by ending the process.
+func (g *Group) Close(ctx context.Context) error {
+	g.closer.Do(func() { go g.shutdown() })
+	select {
+	case <-g.closed:
+		return g.closeErr
+	case <-ctx.Done():
+		return fmt.Errorf("closing %s: %w", g.cfg.Dir, context.Cause(ctx))
+	}
+}
+
+// shutdown closes from the top down: nobody may call what has been closed.
+func (g *Group) shutdown() {
+	defer close(g.closed)
+	close(g.closing)
+	g.changes.Lock()
+	defer g.changes.Unlock()
+
+	down := g.raft.Shutdown()
+	// Raft waits for its calls to peers, which end when their connections do.
+	_ = g.transport.Close()
+	err := down.Error()
+	g.workers.Wait()
+	g.closeErr = errors.Join(err, g.log.close(), g.store.Flush(), g.store.Close())
+	g.watchdog.close()
+}
+
+// signal leaves a signal in a channel of capacity one, unless one is there.
+func signal(channel chan struct{}) {
+	select {
+	case channel <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,195 @@
+package raftfsm
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+	wal "github.com/hashicorp/raft-wal"
+	"github.com/hashicorp/raft-wal/metadb"
+	"github.com/hashicorp/raft-wal/segment"
+)
+
+// segmentBytes is what a segment of the log is allocated with.
+const segmentBytes = 8 << 20
+
+// durableLog is what a log store must do here: raft's log and raft's few values.
+type durableLog interface {
+	raft.LogStore
+	raft.StableStore
+	Close() error
+}
+
+// logOpening is what an opened log needs of its group.
+type logOpening struct {
+	logger  hclog.Logger
+	rotated func() // a segment has been created; it must not block
+}
+
+// openWAL opens the log in the directory, which exists. The returned files know how
+// many bytes it takes.
+func openWAL(dir string, open logOpening) (durableLog, *segmentFiles, error) {
+	files := newSegmentFiles(open.rotated)
+	meta := &metadb.BoltMetaDB{}
+	log, err := wal.Open(dir,
+		wal.WithSegmentSize(segmentBytes),
+		wal.WithMetaStore(meta),
+		wal.WithSegmentFiler(segment.NewFiler(dir, files)),
+		wal.WithLogger(open.logger),
+	)
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("log %s: %w", dir, err), meta.Close())
+	}
+	return &walLog{WAL: log, meta: meta}, files, nil
+}
+
+// walLog is a WAL that closes its metadata with it, which the WAL itself leaves
+// open and locked.
+type walLog struct {
+	*wal.WAL
+	meta *metadb.BoltMetaDB
+}
+
+// Close closes log and metadata.
+func (l *walLog) Close() error { return errors.Join(l.WAL.Close(), l.meta.Close()) }
+
+// logStore is the log as raft uses it: watched, closed only when nobody is in a
+// call, and fatal on a failed write.
+//
+// A write that has failed may have reached the disk or not, and the kernel may
+// report a later sync as good; raft would go on as a follower that can never store
+// anything. Only a new process that reads back what is there knows where it stands.
+type logStore struct {
+	log      durableLog
+	watchdog *watchdog
+	fatal    func(error)
+
+	// appended counts the data bytes of the entries stored since the start.
+	appended atomic.Int64
+
+	// open is held for reading in every call: raft reads the log's age from a
+	// goroutine that it does not wait for.
+	open   sync.RWMutex
+	closed bool
+}
+
+var (
+	_ raft.LogStore          = (*logStore)(nil)
+	_ raft.MonotonicLogStore = (*logStore)(nil)
+	_ raft.StableStore       = (*logStore)(nil)
+)
+
+// errLogClosed answers calls after the log has been closed.
+var errLogClosed = errors.New("the log is closed")
+
+// read makes one watched call that changes nothing.
+func (l *logStore) read(name string, call func() error) error {
+	l.open.RLock()
+	defer l.open.RUnlock()
+	if l.closed {
+		return errLogClosed
+	}
+	watched := l.watchdog.enter(name)
+	defer l.watchdog.leave(watched)
+	return call()
+}
+
+// write makes one watched call whose failure ends the process.
+func (l *logStore) write(name string, call func() error) error {
+	err := l.read(name, call)
+	if err != nil && !errors.Is(err, errLogClosed) {
+		l.fatal(fmt.Errorf("%s failed: %w", name, err))
+	}
+	return err
+}
+
+// FirstIndex implements [raft.LogStore].
+func (l *logStore) FirstIndex() (index uint64, err error) {
+	err = l.read("a read of the log", func() error {
+		index, err = l.log.FirstIndex()
+		return err
+	})
+	return index, err
+}
+
+// LastIndex implements [raft.LogStore].
+func (l *logStore) LastIndex() (index uint64, err error) {
+	err = l.read("a read of the log", func() error {
+		index, err = l.log.LastIndex()
+		return err
+	})
+	return index, err
+}
+
+// GetLog implements [raft.LogStore].
+func (l *logStore) GetLog(index uint64, log *raft.Log) error {
+	return l.read("a read of the log", func() error { return l.log.GetLog(index, log) })
+}
+
+// StoreLog implements [raft.LogStore].
+func (l *logStore) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft.Log{log}) }
+
+// StoreLogs implements [raft.LogStore]. The entries are synced when it returns.
+func (l *logStore) StoreLogs(logs []*raft.Log) error {
+	err := l.write("an append to the log", func() error { return l.log.StoreLogs(logs) })
+	if err != nil {
+		return err
+	}
+	size := 0
+	for _, log := range logs {
+		size += len(log.Data)
+	}
+	l.appended.Add(int64(size))
+	return nil
+}
+
+// DeleteRange implements [raft.LogStore].
+func (l *logStore) DeleteRange(first, last uint64) error {
+	return l.write("a cut of the log", func() error { return l.log.DeleteRange(first, last) })
+}
+
+// IsMonotonic implements [raft.MonotonicLogStore]: there are no gaps, so raft empties
+// the log when it has installed a snapshot.
+func (l *logStore) IsMonotonic() bool { return true }
+
+// Set implements [raft.StableStore].
+func (l *logStore) Set(key, value []byte) error {
+	return l.write("a write of the vote", func() error { return l.log.Set(key, value) })
+}
+
+// Get implements [raft.StableStore].
+func (l *logStore) Get(key []byte) (value []byte, err error) {
+	err = l.read("a read of the vote", func() error {
+		value, err = l.log.Get(key)
+		return err
+	})
+	return value, err
+}
+
+// SetUint64 implements [raft.StableStore].
+func (l *logStore) SetUint64(key []byte, value uint64) error {
+	return l.write("a write of the term", func() error { return l.log.SetUint64(key, value) })
+}
+
+// GetUint64 implements [raft.StableStore].
+func (l *logStore) GetUint64(key []byte) (value uint64, err error) {
+	err = l.read("a read of the term", func() error {
+		value, err = l.log.GetUint64(key)
+		return err
+	})
+	return value, err
+}
+
+// close waits for the calls that are under way.
+func (l *logStore) close() error {
+	l.open.Lock()
+	defer l.open.Unlock()
+	if l.closed {
+		return nil
+	}
+	l.closed = true
+	return l.log.Close()
+}

@@ -1,0 +1,96 @@
+package raftfsm
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/atmostonce/coordinator/internal/store"
+)
+
+// Keys of raft's stable store that are read here.
+var keyCurrentTerm = []byte("CurrentTerm")
+
+// ErrDiverged says that log and state do not belong together. It is wrapped with the
+// directory and what was found.
+var ErrDiverged = errors.New("log and state do not belong together")
+
+// reconcile makes log and state fit before raft sees them.
+//
+// Entries are applied only after they are durable in the log of a majority, and not
+// necessarily in this one; but this replica does not hear of a commit before it has
+// them itself. So the log holds what the state has applied, or is cut before it. The
+// exception is a state that was installed: its log is of before, and raft was about
+// to empty it when the process ended.
+func reconcile(dir string, log *logStore, state *store.Store, logger *slog.Logger) error {
+	first, err := log.FirstIndex()
+	if err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	last, err := log.LastIndex()
+	if err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	applied := state.Applied()
+	installed := applied.Index > 0 && state.InstalledAt() == applied.Index
+
+	wrong := ""
+	switch {
+	case last == 0 && (applied.Index == 0 || installed):
+		return nil
+	case last < applied.Index:
+		wrong = fmt.Sprintf("the log ends at %d, and the state has applied %d", last, applied.Index)
+	case first > applied.Index+1:
+		return fmt.Errorf("%s: %w: the log begins at %d, and the state has applied no more than %d", dir, ErrDiverged, first, applied.Index)
+	case first <= applied.Index:
+		var entry raft.Log
+		if err := log.GetLog(applied.Index, &entry); err != nil {
+			return fmt.Errorf("%s: log entry %d: %w", dir, applied.Index, err)
+		}
+		if entry.Term != applied.Term {
+			wrong = fmt.Sprintf("entry %d is of term %d in the log, and of term %d in the state", applied.Index, entry.Term, applied.Term)
+		}
+	}
+	switch {
+	case wrong == "":
+		return nil
+	case !installed:
+		return fmt.Errorf("%s: %w: %s; a file was lost or put back", dir, ErrDiverged, wrong)
+	}
+	logger.Info("emptying the log of before the state was installed", "dir", dir, "first", first, "last", last, "applied", applied.Index)
+	if err := log.DeleteRange(first, last); err != nil {
+		return fmt.Errorf("%s: emptying the log: %w", dir, err)
+	}
+	return nil
+}
+
+// bootstrap writes the configuration of a new group as its first entry, unless there
+// is something already. Raft's own leaves a server for good without a configuration
+// if it ends between its two writes, of the term and of the entry; this one takes it
+// up again. Term 1 is nobody else's: the first leader's is 2.
+func (g *Group) bootstrap() error {
+	if g.cfg.Bootstrap == nil {
+		return nil
+	}
+	last, err := g.log.LastIndex()
+	if err != nil {
+		return fmt.Errorf("%s: %w", g.cfg.Dir, err)
+	}
+	term, err := g.log.GetUint64(keyCurrentTerm)
+	if err != nil {
+		return fmt.Errorf("%s: %w", g.cfg.Dir, err)
+	}
+	if last > 0 || term > 1 || g.store.Applied().Index > 0 {
+		return nil
+	}
+	if err := g.log.SetUint64(keyCurrentTerm, 1); err != nil {
+		return fmt.Errorf("%s: %w", g.cfg.Dir, err)
+	}
+	entry := &raft.Log{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(*g.cfg.Bootstrap)}
+	if err := g.log.StoreLog(entry); err != nil {
+		return fmt.Errorf("%s: %w", g.cfg.Dir, err)
+	}
+	return nil
+}

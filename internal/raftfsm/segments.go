@@ -1,0 +1,152 @@
+package raftfsm
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/hashicorp/raft-wal/types"
+)
+
+// segmentFiles is the file system as the WAL sees it. It differs from the WAL's own
+// in four ways: it knows how many bytes the segments take, files are for their owner
+// only, a sync writes data and length but no times, and a deletion is not synced,
+// since a segment that comes back after a power cut is not in the metadata and is
+// deleted at the next start.
+type segmentFiles struct {
+	// rotated is called after a segment has been created. It must not block.
+	rotated func()
+
+	mu    sync.Mutex
+	sizes map[string]int64 // by path
+	bytes int64            // their sum
+}
+
+var _ types.VFS = (*segmentFiles)(nil)
+
+func newSegmentFiles(rotated func()) *segmentFiles {
+	return &segmentFiles{rotated: rotated, sizes: make(map[string]int64)}
+}
+
+// total returns the bytes that the segments take.
+func (s *segmentFiles) total() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.bytes
+}
+
+// resize notes that a file takes so many bytes; 0 is a file that is gone.
+func (s *segmentFiles) resize(path string, size int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.bytes += size - s.sizes[path]
+	if size == 0 {
+		delete(s.sizes, path)
+		return
+	}
+	s.sizes[path] = size
+}
+
+// ListDir implements [types.VFS].
+func (s *segmentFiles) ListDir(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, entry := range entries {
+		if !entry.IsDir() {
+			names = append(names, entry.Name())
+		}
+	}
+	return names, nil
+}
+
+// Create implements [types.VFS].
+func (s *segmentFiles) Create(dir, name string, size uint64) (types.WritableFile, error) {
+	path := filepath.Join(dir, name)
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := allocate(file, int64(size)); err != nil {
+		return nil, errors.Join(err, file.Close(), os.Remove(path))
+	}
+	s.resize(path, int64(size))
+	s.rotated()
+	return &segmentFile{File: file, files: s, size: int64(size), dir: dir}, nil
+}
+
+// Delete implements [types.VFS].
+func (s *segmentFiles) Delete(dir, name string) error {
+	path := filepath.Join(dir, name)
+	if err := os.Remove(path); err != nil {
+		return err
+	}
+	s.resize(path, 0)
+	return nil
+}
+
+// OpenReader implements [types.VFS].
+func (s *segmentFiles) OpenReader(dir, name string) (types.ReadableFile, error) {
+	return s.open(dir, name, os.O_RDONLY)
+}
+
+// OpenWriter implements [types.VFS].
+func (s *segmentFiles) OpenWriter(dir, name string) (types.WritableFile, error) {
+	return s.open(dir, name, os.O_RDWR)
+}
+
+func (s *segmentFiles) open(dir, name string, flag int) (*segmentFile, error) {
+	path := filepath.Join(dir, name)
+	file, err := os.OpenFile(path, flag, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	s.resize(path, info.Size())
+	return &segmentFile{File: file, files: s, size: info.Size(), dir: dir}, nil
+}
+
+// segmentFile is one segment. It is written by one goroutine at a time.
+type segmentFile struct {
+	*os.File
+	files *segmentFiles
+	size  int64
+	dir   string // to be synced with the file's first sync; then empty
+}
+
+// WriteAt implements [io.WriterAt].
+func (f *segmentFile) WriteAt(src []byte, offset int64) (int, error) {
+	n, err := f.File.WriteAt(src, offset)
+	if end := offset + int64(n); end > f.size {
+		f.size = end
+		f.files.resize(f.Name(), end)
+	}
+	return n, err
+}
+
+// Sync makes what was written durable, and with the first call the file's name.
+func (f *segmentFile) Sync() error {
+	if err := syncData(f.File); err != nil {
+		return err
+	}
+	if f.dir == "" {
+		return nil
+	}
+	dir := f.dir
+	f.dir = ""
+	return syncDirectory(dir)
+}
+
+func syncDirectory(dir string) error {
+	file, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(file.Sync(), file.Close())
+}

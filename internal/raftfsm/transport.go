@@ -1,0 +1,176 @@
+package raftfsm
+
+import (
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+)
+
+// connectionsKept is how many idle connections to a peer are kept: one each for
+// entries, heartbeats and votes.
+const connectionsKept = 3
+
+// transport is raft's network transport, with a memory of what the followers have
+// acknowledged and three differences:
+//
+//   - There is no pipelining: a pipeline to a slow follower can wedge for good after
+//     one failed append.
+//   - A heartbeat takes the fast path past raft's main loop only where it changes
+//     nothing but the time of the last contact. Raft runs the fast path beside its
+//     main loop, and with a heartbeat that changes the term both would set it, the
+//     later one winning: a term could go back after a vote in a higher one.
+//   - Close closes the idle connections, too.
+type transport struct {
+	*raft.NetworkTransport
+	acknowledged *acknowledgements
+
+	// raft is nil until it runs. Until then there is no fast path.
+	raft atomic.Pointer[raft.Raft]
+
+	// consumer is what raft's main loop reads: all that comes in, but for the
+	// heartbeats on the fast path.
+	consumer chan raft.RPC
+	closing  chan struct{}
+	close    sync.Once
+	done     chan struct{}
+}
+
+var (
+	_ raft.Transport   = (*transport)(nil)
+	_ raft.WithPreVote = (*transport)(nil)
+	_ raft.WithClose   = (*transport)(nil)
+)
+
+func newTransport(cfg *GroupConfig, logger hclog.Logger) *transport {
+	t := &transport{
+		acknowledged: newAcknowledgements(),
+		consumer:     make(chan raft.RPC),
+		closing:      make(chan struct{}),
+		done:         make(chan struct{}),
+	}
+	network := &raft.NetworkTransportConfig{
+		Logger:                  logger,
+		Stream:                  cfg.Layer,
+		MaxPool:                 connectionsKept,
+		MaxRPCsInFlight:         1,
+		Timeout:                 cfg.Timing.Call,
+		MsgpackUseNewTimeFormat: true,
+	}
+	if cfg.Addresses != nil {
+		network.ServerAddressProvider = addressBook{
+			ServerAddressProvider: cfg.Addresses,
+			self:                  cfg.Self,
+			address:               raft.ServerAddress(cfg.Layer.Addr().String()),
+		}
+	}
+	t.NetworkTransport = raft.NewNetworkTransportWithConfig(network)
+	go t.forward()
+	return t
+}
+
+// addressBook knows the node's own address, which raft asks for with every message.
+type addressBook struct {
+	raft.ServerAddressProvider
+	self    raft.ServerID
+	address raft.ServerAddress
+}
+
+// ServerAddr implements [raft.ServerAddressProvider].
+func (b addressBook) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
+	if id == b.self {
+		return b.address, nil
+	}
+	return b.ServerAddressProvider.ServerAddr(id)
+}
+
+// forward hands what comes in to raft's main loop.
+func (t *transport) forward() {
+	defer close(t.done)
+	for {
+		select {
+		case rpc := <-t.NetworkTransport.Consumer():
+			if !t.deliver(rpc) {
+				return
+			}
+		case <-t.closing:
+			return
+		}
+	}
+}
+
+func (t *transport) deliver(rpc raft.RPC) bool {
+	select {
+	case t.consumer <- rpc:
+		return true
+	case <-t.closing:
+		rpc.Respond(nil, raft.ErrTransportShutdown)
+		return false
+	}
+}
+
+// Consumer implements [raft.Transport].
+func (t *transport) Consumer() <-chan raft.RPC { return t.consumer }
+
+// SetHeartbeatHandler implements [raft.Transport].
+func (t *transport) SetHeartbeatHandler(handle func(raft.RPC)) {
+	t.NetworkTransport.SetHeartbeatHandler(func(rpc raft.RPC) {
+		if t.steady(rpc) {
+			handle(rpc)
+			return
+		}
+		t.deliver(rpc)
+	})
+}
+
+// steady reports whether a heartbeat is from the leader of the term that this
+// follower is in already.
+func (t *transport) steady(rpc raft.RPC) bool {
+	heartbeat, ok := rpc.Command.(*raft.AppendEntriesRequest)
+	node := t.raft.Load()
+	return ok && node != nil && node.State() == raft.Follower && node.CurrentTerm() == heartbeat.Term
+}
+
+// AppendEntries implements [raft.Transport].
+func (t *transport) AppendEntries(
+	id raft.ServerID, target raft.ServerAddress, request *raft.AppendEntriesRequest, response *raft.AppendEntriesResponse,
+) error {
+	// Before anything is sent: the follower answers after this moment.
+	sent := time.Now()
+	if err := t.NetworkTransport.AppendEntries(id, target, request, response); err != nil {
+		return err
+	}
+	t.acknowledged.appended(id, sent, request, response)
+	return nil
+}
+
+// AppendEntriesPipeline implements [raft.Transport].
+func (t *transport) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft.AppendPipeline, error) {
+	return nil, raft.ErrPipelineReplicationNotSupported
+}
+
+// InstallSnapshot implements [raft.Transport].
+func (t *transport) InstallSnapshot(
+	id raft.ServerID, target raft.ServerAddress, request *raft.InstallSnapshotRequest, response *raft.InstallSnapshotResponse, data io.Reader,
+) error {
+	if err := t.NetworkTransport.InstallSnapshot(id, target, request, response, data); err != nil {
+		return err
+	}
+	t.acknowledged.installed(id, request, response)
+	return nil
+}
+
+// Close implements [raft.WithClose]. The stream layer closes the connections that
+// are in use.
+func (t *transport) Close() error {
+	t.close.Do(func() {
+		close(t.closing)
+		_ = t.NetworkTransport.Close()
+		t.CloseStreams()
+		<-t.done
+	})
+	return nil
+}
