@@ -1,0 +1,266 @@
+package membership
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/atmostonce/coordinator/internal/peer"
+)
+
+const (
+	// FileName is the file in the data directory that says whose it is.
+	FileName = "node.json"
+	// ShardsDirName is the directory beside it that holds the shards.
+	ShardsDirName = "shards"
+	// ShardsMax is how many shards a cluster may have.
+	ShardsMax = 1024
+
+	fileFormat   = 1
+	fileBytesMax = 1 << 20
+)
+
+// State is the content of node.json.
+type State struct {
+	Format      int    `json:"format"`
+	NodeID      string `json:"node_id"`
+	Incarnation string `json:"incarnation"`
+	Shards      int    `json:"shards"`
+	// ClusterID is empty until the node belongs to a cluster.
+	ClusterID string `json:"cluster_id,omitempty"`
+	// Founder says that this node begins the shards' logs.
+	Founder bool `json:"founder,omitempty"`
+	// ShardsCreated says that every shard has been made: one that is missing from then
+	// on has been lost.
+	ShardsCreated bool `json:"shards_created,omitempty"`
+	// Members are those of the cluster when last looked at, this node included.
+	Members []peer.Member `json:"members,omitempty"`
+}
+
+// ID returns the server id of the node.
+func (s *State) ID() raft.ServerID { return peer.ServerID(s.NodeID, s.Incarnation) }
+
+// Server returns the member with that server id, or nil.
+func (s *State) member(id raft.ServerID) *peer.Member {
+	for i := range s.Members {
+		if s.Members[i].ID() == id {
+			return &s.Members[i]
+		}
+	}
+	return nil
+}
+
+// check reports what cannot be in a node.json.
+func (s *State) check() error {
+	if s.Format != fileFormat {
+		return fmt.Errorf("is of format %d; this program knows format %d", s.Format, fileFormat)
+	}
+	if err := peer.CheckNodeName(s.NodeID); err != nil {
+		return err
+	}
+	if err := peer.CheckIncarnation(s.Incarnation); err != nil {
+		return err
+	}
+	if s.Shards < 1 || s.Shards > ShardsMax {
+		return fmt.Errorf("says %d shards; 1 to %d are possible", s.Shards, ShardsMax)
+	}
+	if s.ClusterID == "" {
+		if s.Founder || s.ShardsCreated || len(s.Members) > 0 {
+			return errors.New("names no cluster, but what belongs to one")
+		}
+		return nil
+	}
+	if s.member(s.ID()) == nil {
+		return fmt.Errorf("does not count this node, %s, among the cluster's members", s.ID())
+	}
+	for _, m := range s.Members {
+		if _, _, err := peer.SplitServerID(m.ID()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// File is a node's node.json. Its methods may be called from any goroutine.
+type File struct {
+	path string
+
+	mu    sync.Mutex
+	state State
+}
+
+// Open reads the node.json of a data directory, or makes one where the directory is
+// empty. The node id must be the one in it; shards must be the number in it, or 0 for
+// whatever it is. Where it is made, 0 means shardsDefault.
+//
+// The caller holds the directory's lock.
+func Open(dir, nodeID string, shards, shardsDefault int) (*File, error) {
+	f := &File{path: filepath.Join(dir, FileName)}
+	content, err := readFile(f.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if err := checkEmpty(dir); err != nil {
+			return nil, err
+		}
+		if shards == 0 {
+			shards = shardsDefault
+		}
+		state := State{Format: fileFormat, NodeID: nodeID, Incarnation: random(), Shards: shards}
+		if err := state.check(); err != nil {
+			return nil, fmt.Errorf("%s: %w", f.path, err)
+		}
+		if err := f.write(&state); err != nil {
+			return nil, err
+		}
+		return f, nil
+	case err != nil:
+		return nil, err
+	}
+	decoder := json.NewDecoder(bytes.NewReader(content))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&f.state); err != nil {
+		return nil, fmt.Errorf("%s is damaged, or of another program: %w", f.path, err)
+	}
+	if decoder.More() {
+		return nil, fmt.Errorf("%s is damaged, or of another program: more follows its end", f.path)
+	}
+	if err := f.state.check(); err != nil {
+		return nil, fmt.Errorf("%s is damaged, or of another program: it %w", f.path, err)
+	}
+	if f.state.NodeID != nodeID {
+		return nil, fmt.Errorf("data directory %s belongs to node %q, and this node is %q (%s)", dir, f.state.NodeID, nodeID, f.path)
+	}
+	if shards != 0 && f.state.Shards != shards {
+		return nil, fmt.Errorf("data directory %s was made for %d shards, and %d were asked for; their number is fixed when a cluster is created (%s)",
+			dir, f.state.Shards, shards, f.path)
+	}
+	return f, nil
+}
+
+// readFile reads a file that ought to be small.
+func readFile(path string) ([]byte, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
+	if info.Size() > fileBytesMax {
+		return nil, fmt.Errorf("%s is damaged, or of another program: it is %d bytes long", path, info.Size())
+	}
+	return os.ReadFile(path) //nolint:gosec // the path is the operator's own
+}
+
+// checkEmpty reports what keeps a directory from being used for a new node.
+func checkEmpty(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		name := entry.Name()
+		switch {
+		case name == ShardsDirName:
+			return fmt.Errorf("data directory %s holds shards, but %s is missing: restore it from where the shards are from, or name an empty directory",
+				dir, filepath.Join(dir, FileName))
+		case name == FileName+temporary, name == LockName, name == "lost+found", strings.HasPrefix(name, "."):
+			// Left by a crash before anything was decided, or not ours to mind.
+		default:
+			return fmt.Errorf("data directory %s is neither empty nor a coordinator's: it holds %s and no %s",
+				dir, filepath.Join(dir, name), FileName)
+		}
+	}
+	return nil
+}
+
+// random returns an incarnation or a cluster id: 128 random bits in hexadecimal.
+func random() string {
+	var raw [peer.IncarnationBytes]byte
+	// Since Go 1.24 this cannot fail: a system without randomness ends the program.
+	_, _ = rand.Read(raw[:])
+	return hex.EncodeToString(raw[:])
+}
+
+// State returns what the file says.
+func (f *File) State() State {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	state := f.state
+	state.Members = slices.Clone(state.Members)
+	return state
+}
+
+// ShardsCreated notes that every shard has been made. It returns once that is on disk.
+func (f *File) ShardsCreated() error {
+	return f.update(func(s *State) { s.ShardsCreated = true })
+}
+
+// update changes the file, on disk first. Who is told of a change can rely on it.
+func (f *File) update(change func(*State)) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	next := f.state
+	next.Members = slices.Clone(next.Members)
+	change(&next)
+	if f.state.ClusterID != "" && next.ClusterID != f.state.ClusterID {
+		panic("membership: a node's cluster never changes (invariant 2)")
+	}
+	if next.Incarnation != f.state.Incarnation || next.NodeID != f.state.NodeID || next.Shards != f.state.Shards {
+		panic("membership: a node's identity never changes (invariant 1)")
+	}
+	if err := next.check(); err != nil {
+		return fmt.Errorf("not writing %s, which then %w", f.path, err)
+	}
+	return f.write(&next)
+}
+
+const temporary = ".tmp"
+
+// write replaces the file: after a crash it is the old one or the new one.
+func (f *File) write(state *State) error {
+	content, err := json.MarshalIndent(state, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", f.path, err)
+	}
+	if err := replaceFile(f.path, append(content, '\n')); err != nil {
+		return fmt.Errorf("write %s: %w", f.path, err)
+	}
+	f.state = *state
+	return nil
+}
+
+func replaceFile(path string, content []byte) (err error) {
+	file, err := os.OpenFile(path+temporary, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600) //nolint:gosec // the path is the operator's own
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(content)
+	err = errors.Join(err, file.Sync(), file.Close())
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(path+temporary, path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func syncDir(path string) error {
+	dir, err := os.Open(path) //nolint:gosec // the path is the operator's own
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}

@@ -1,0 +1,178 @@
+package membership
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/atmostonce/coordinator/internal/peer"
+)
+
+func TestFileIsKept(t *testing.T) {
+	dir := t.TempDir()
+	first, err := Open(dir, "n1", 0, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := Open(dir, "n1", 0, 6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := first.State(), again.State()
+	if a.ID() != b.ID() || b.Shards != 3 {
+		t.Errorf("got %+v, then %+v", a, b)
+	}
+	other, err := Open(t.TempDir(), "n1", 0, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o := other.State(); o.Incarnation == a.Incarnation {
+		t.Error("two directories, one incarnation")
+	}
+}
+
+// Invariant 5.
+func TestFileOfSomethingElse(t *testing.T) {
+	write := func(name, content string) func(t *testing.T, dir string) {
+		return func(t *testing.T, dir string) {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	change := func(old, new string) func(t *testing.T, dir string) {
+		return func(t *testing.T, dir string) {
+			if _, err := Open(dir, "n1", 3, 3); err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(dir, FileName)
+			content, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			changed := strings.Replace(string(content), old, new, 1)
+			if changed == string(content) {
+				t.Fatalf("%q is not in %s", old, content)
+			}
+			write(FileName, changed)(t, dir)
+		}
+	}
+	for name, c := range map[string]struct {
+		prepare func(t *testing.T, dir string)
+		want    string
+	}{
+		"shards without node.json": {func(t *testing.T, dir string) {
+			if err := os.MkdirAll(filepath.Join(dir, "shards", "0000"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}, "holds shards, but"},
+		"foreign file":      {write("PG_VERSION", "18"), "holds %/PG_VERSION and no node.json"},
+		"empty node.json":   {write(FileName, ""), "%/node.json is damaged"},
+		"garbage":           {write(FileName, "\x00\x01\x02"), "%/node.json is damaged"},
+		"another program's": {write(FileName, `{"name":"x"}`), "%/node.json is damaged"},
+		"cut":               {change("\n}\n", ""), "%/node.json is damaged"},
+		"two":               {change("\n}\n", "\n}\n{}"), "%/node.json is damaged"},
+		"too long":          {write(FileName, strings.Repeat(" ", fileBytesMax+1)), "%/node.json is damaged"},
+		"another format":    {change(`"format": 1`, `"format": 2`), "is of format 2"},
+		"no incarnation":    {change(`"incarnation": "`, `"incarnation": "x`), "is not 32 hexadecimal digits"},
+		"half a cluster":    {change(`"shards": 3`, `"shards": 3, "cluster_id": "c"`), "does not count this node"},
+		"no cluster":        {change(`"shards": 3`, `"shards": 3, "shards_created": true`), "names no cluster"},
+		"another node":      {change(`"node_id": "n1"`, `"node_id": "n2"`), `belongs to node "n2", and this node is "n1"`},
+		"other shards":      {change(`"shards": 3`, `"shards": 6`), "was made for 6 shards, and 3 were asked for"},
+		"a directory": {func(t *testing.T, dir string) {
+			if err := os.Mkdir(filepath.Join(dir, FileName), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}, "%/node.json is not a regular file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			c.prepare(t, dir)
+			_, err := Open(dir, "n1", 3, 3)
+			if want := strings.ReplaceAll(c.want, "%", dir); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("got %v, want …%s…", err, want)
+			}
+			if err != nil && !strings.Contains(err.Error(), dir) {
+				t.Errorf("%v names no file", err)
+			}
+		})
+	}
+}
+
+func TestFileAfterACrashWhileItWasMade(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{FileName + temporary, LockName, ".hidden"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(`{"for`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(dir, "lost+found"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(dir, "n1", 3, 3); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestFailedWriteChangesNothing(t *testing.T) {
+	dir := t.TempDir()
+	f, err := Open(dir, "n1", 3, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, FileName+temporary), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	self := peer.Member{Name: "n1", Incarnation: f.State().Incarnation}
+	if err := f.update(func(s *State) { s.ClusterID, s.Members = "c", []peer.Member{self} }); err == nil {
+		t.Fatal("wrote over a directory")
+	}
+	if got := f.State(); got.ClusterID != "" {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestListOfPeersMustFit(t *testing.T) {
+	dir := t.TempDir()
+	f, err := Open(dir, "n1", 3, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	self := peer.Member{Name: "n1", Incarnation: f.State().Incarnation}
+	if err := f.update(func(s *State) { s.ClusterID, s.Members = "c", []peer.Member{self} }); err != nil {
+		t.Fatal(err)
+	}
+	cfg := Default()
+	cfg.File, cfg.Peers = f, listed()
+	if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), "the peers are n1, n2, n3, but "+dir) {
+		t.Errorf("got %v", err)
+	}
+	cfg.Peers = listed()[:1]
+	if _, err := New(cfg); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestLock(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new")
+	lock, err := Acquire(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Release(); err != nil {
+		t.Error(err)
+	}
+	if err := lock.Release(); err != nil {
+		t.Error(err)
+	}
+	lock, err = Acquire(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Release()
+	text, err := os.ReadFile(filepath.Join(dir, LockName))
+	if err != nil || strings.TrimSpace(string(text)) == "" {
+		t.Errorf("got %q, %v", text, err)
+	}
+}

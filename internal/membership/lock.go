@@ -1,0 +1,91 @@
+package membership
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// LockName is the file in the data directory that the process which uses it holds
+// locked. It holds that process's id, and stays when the process ends.
+const LockName = "lock"
+
+// lockPatience is how long a process that is just ending is waited for.
+const lockPatience = 2 * time.Second
+
+// Lock keeps other processes out of a data directory until it is released or the process
+// ends.
+type Lock struct{ file *os.File }
+
+// Acquire makes the data directory, if need be, and locks it. Where another process
+// holds it, that is an error that names both, after two seconds at most.
+func Acquire(ctx context.Context, dir string) (*Lock, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("data directory %s: %w", dir, err)
+	}
+	path := filepath.Join(dir, LockName)
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600) //nolint:gosec // the path is the operator's own
+	if err != nil {
+		return nil, fmt.Errorf("data directory %s: %w", dir, err)
+	}
+	deadline := time.Now().Add(lockPatience)
+	for {
+		err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+			_ = file.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+		if time.Now().After(deadline) {
+			holder := holder(file)
+			_ = file.Close()
+			return nil, fmt.Errorf("data directory %s is in use by another process%s", dir, holder)
+		}
+		select {
+		case <-ctx.Done():
+			_ = file.Close()
+			return nil, ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	// The id is for people; the lock counts.
+	if err := errors.Join(file.Truncate(0), writeAt(file, strconv.Itoa(os.Getpid())+"\n")); err != nil {
+		_ = file.Close()
+		return nil, fmt.Errorf("note this process in %s: %w", path, err)
+	}
+	return &Lock{file: file}, nil
+}
+
+func writeAt(file *os.File, text string) error {
+	_, err := file.WriteAt([]byte(text), 0)
+	return err
+}
+
+// holder returns what the lock file says about who holds it.
+func holder(file *os.File) string {
+	var text [20]byte
+	n, _ := file.ReadAt(text[:], 0)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text[:n])))
+	if err != nil || pid <= 0 {
+		return ""
+	}
+	return fmt.Sprintf(", with process id %d", pid)
+}
+
+// Release lets others in. Further calls do nothing.
+func (l *Lock) Release() error {
+	if l.file == nil {
+		return nil
+	}
+	file := l.file
+	l.file = nil
+	return file.Close()
+}

@@ -1,0 +1,330 @@
+package membership
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/atmostonce/coordinator/internal/peer"
+)
+
+// Config is what a [Membership] needs. Start from [Default].
+type Config struct {
+	File *File
+	// PeerAddress and ClientAddress are the host:port that others dial. The first is
+	// empty for a node that nobody can reach.
+	PeerAddress, ClientAddress string
+	// Peers is the list of peers, this node included; empty for a cluster of one.
+	Peers  []peer.Listed
+	Logger *slog.Logger
+
+	AskEvery      time.Duration // between two rounds of questions while there is no cluster
+	SayEvery      time.Duration // between two log lines about what is waited for
+	JoinWait      time.Duration // how long an excluded node waits to be added
+	ExchangeEvery time.Duration // between two rounds that tell addresses, in a cluster
+}
+
+// Default returns the intervals: 1 s, 5 s, 30 s and 5 s.
+func Default() Config {
+	return Config{AskEvery: time.Second, SayEvery: 5 * time.Second, JoinWait: 30 * time.Second, ExchangeEvery: 5 * time.Second}
+}
+
+// Asker is how others are asked; a *peer.Port is one.
+type Asker interface {
+	Hello(ctx context.Context, hostPort string, say peer.HelloMessage) (peer.HelloMessage, error)
+}
+
+// Membership is what a node knows of its cluster. Its methods may be called from any
+// goroutine, except where they say otherwise.
+type Membership struct {
+	cfg       Config
+	directory *Directory
+
+	mu      sync.Mutex
+	waiting string // what is waited for, for people; empty: nothing
+	removed bool   // the cluster goes on without this node
+}
+
+// ErrExcluded reports that there is a cluster, and that this node was not made a
+// member of it in time.
+var ErrExcluded = errors.New("not a member")
+
+// New returns the membership of a node. It reports an error where the list of peers
+// does not fit the cluster that the node already belongs to.
+func New(cfg Config) (*Membership, error) {
+	state := cfg.File.State()
+	self := peer.Member{Name: state.NodeID, Incarnation: state.Incarnation, PeerAddress: cfg.PeerAddress, ClientAddress: cfg.ClientAddress}
+	m := &Membership{cfg: cfg, directory: newDirectory(self, cfg.Peers)}
+	if state.ClusterID == "" {
+		return m, nil
+	}
+	m.directory.set(state.Members)
+	if len(cfg.Peers) == 0 {
+		return m, nil
+	}
+	var listed, members []string
+	for _, p := range cfg.Peers {
+		listed = append(listed, p.Name)
+	}
+	for _, member := range state.Members {
+		members = append(members, member.Name)
+	}
+	slices.Sort(listed)
+	slices.Sort(members)
+	members = slices.Compact(members) // a member that is being replaced is there twice
+	if !slices.Equal(listed, members) {
+		return nil, fmt.Errorf("the peers are %s, but %s belongs to cluster %s of %s; "+
+			"a list of peers makes a cluster, and does not change one",
+			strings.Join(listed, ", "), cfg.File.path, state.ClusterID, strings.Join(members, ", "))
+	}
+	return m, nil
+}
+
+// Directory returns the directory of members.
+func (m *Membership) Directory() *Directory { return m.directory }
+
+// Waiting says what the node waits for to belong to a cluster, for people; "" once it
+// does.
+func (m *Membership) Waiting() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.waiting
+}
+
+// Removed reports whether the cluster goes on without this node.
+func (m *Membership) Removed() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.removed
+}
+
+func (m *Membership) setWaiting(text string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.waiting = text
+}
+
+// message is what this node says of itself.
+func (m *Membership) message() peer.HelloMessage {
+	state := m.cfg.File.State()
+	say := peer.HelloMessage{
+		Self:      m.directory.self,
+		ClusterID: state.ClusterID,
+		Shards:    state.Shards,
+		Peers:     m.cfg.Peers,
+	}
+	if state.ClusterID != "" {
+		say.Members = m.directory.Members()
+	}
+	return say
+}
+
+// Hello answers another node's question, and notes where that node is. It is for
+// peer.Config.
+func (m *Membership) Hello(_ context.Context, asked peer.HelloMessage) (peer.HelloMessage, error) {
+	answer := m.message()
+	if answer.ClusterID != "" && asked.ClusterID == answer.ClusterID {
+		m.heard(asked.Self)
+	}
+	return answer, nil
+}
+
+func (m *Membership) heard(member peer.Member) {
+	if m.directory.hear(member, time.Now()) {
+		m.cfg.Logger.Info("heard from a member", "node", member.Name, "incarnation", member.Incarnation,
+			"peer_address", member.PeerAddress, "client_address", member.ClientAddress)
+	}
+}
+
+// Find returns once the node belongs to a cluster and that is on disk: at once where it
+// already does, otherwise by the protocol in the package comment. An error that is
+// [ErrExcluded] says what an operator can do.
+func (m *Membership) Find(ctx context.Context, ask Asker) (State, error) {
+	if state := m.cfg.File.State(); state.ClusterID != "" {
+		return state, nil
+	}
+	var excludedSince, said time.Time
+	for {
+		self := m.message()
+		if len(self.Peers) == 0 {
+			return m.begin(random(), []peer.Member{self.Self})
+		}
+		v := judge(&self, m.askAll(ctx, ask, &self))
+		if ctx.Err() != nil {
+			return State{}, context.Cause(ctx)
+		}
+		now := time.Now()
+		quiet := !said.IsZero() && now.Sub(said) < m.cfg.SayEvery
+		switch {
+		case v.join != nil:
+			return m.join(v.join)
+		case v.found != nil:
+			return m.begin(random(), v.found)
+		case v.excluded != "":
+			m.setWaiting(v.excluded)
+			if excludedSince.IsZero() {
+				excludedSince, quiet = now, false
+			}
+			if now.Sub(excludedSince) >= m.cfg.JoinWait {
+				return State{}, fmt.Errorf("%w: %s", ErrExcluded, v.excluded)
+			}
+			if !quiet {
+				said = now
+				m.cfg.Logger.Error(v.excluded, "waits_for_this_another", (m.cfg.JoinWait - now.Sub(excludedSince)).String())
+			}
+		default:
+			excludedSince = time.Time{}
+			missing := strings.Join(v.waitFor, "; ")
+			m.setWaiting(missing)
+			if !quiet {
+				said = now
+				m.cfg.Logger.Info("there is no cluster yet; waiting for " + missing)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return State{}, context.Cause(ctx)
+		case <-time.After(m.cfg.AskEvery):
+		}
+	}
+}
+
+// begin makes a cluster, with this node as the one to begin its logs.
+func (m *Membership) begin(cluster string, members []peer.Member) (State, error) {
+	return m.belong("founded a cluster", func(s *State) { s.ClusterID, s.Members, s.Founder = cluster, members, true })
+}
+
+// join takes over the cluster that a peer belongs to and that counts this node in.
+func (m *Membership) join(from *peer.HelloMessage) (State, error) {
+	return m.belong("joined a cluster", func(s *State) { s.ClusterID, s.Members = from.ClusterID, from.Members })
+}
+
+func (m *Membership) belong(how string, change func(*State)) (State, error) {
+	if err := m.cfg.File.update(change); err != nil {
+		return State{}, err
+	}
+	state := m.cfg.File.State()
+	m.directory.set(state.Members)
+	m.setWaiting("")
+	names := make([]string, len(state.Members))
+	for i := range state.Members {
+		names[i] = string(state.Members[i].ID())
+	}
+	m.cfg.Logger.Info(how, "cluster", state.ClusterID, "members", names, "shards", state.Shards)
+	return state, nil
+}
+
+// askAll asks every other listed peer at once.
+func (m *Membership) askAll(ctx context.Context, ask Asker, say *peer.HelloMessage) []answer {
+	var answers []answer
+	for _, listed := range say.Peers {
+		if listed.Name != say.Self.Name {
+			answers = append(answers, answer{peer: listed})
+		}
+	}
+	var asking sync.WaitGroup
+	for i := range answers {
+		asking.Go(func() {
+			answers[i].message, answers[i].err = ask.Hello(ctx, answers[i].peer.Address, *say)
+		})
+	}
+	asking.Wait()
+	return answers
+}
+
+// Exchange tells the other members where this node is and learns where they are, until
+// ctx ends. It is called once the node belongs to a cluster.
+func (m *Membership) Exchange(ctx context.Context, ask Asker) {
+	for ctx.Err() == nil {
+		m.ExchangeOnce(ctx, ask)
+		select {
+		case <-ctx.Done():
+		case <-time.After(m.cfg.ExchangeEvery):
+		}
+	}
+}
+
+// ExchangeOnce asks every other member once, at the same time, and returns those that
+// answered.
+func (m *Membership) ExchangeOnce(ctx context.Context, ask Asker) map[raft.ServerID]bool {
+	say := m.message()
+	self := say.Self.ID()
+	var mu sync.Mutex
+	answered := make(map[raft.ServerID]bool)
+	goneFor, met := 0, 0
+	var asking sync.WaitGroup
+	for _, member := range say.Members {
+		id := member.ID()
+		if id == self || member.PeerAddress == "" {
+			continue
+		}
+		asking.Go(func() {
+			heard, err := ask.Hello(ctx, member.PeerAddress, say)
+			if err != nil || heard.ClusterID != say.ClusterID || heard.Self.ID() != id {
+				return
+			}
+			m.heard(heard.Self)
+			mu.Lock()
+			defer mu.Unlock()
+			answered[id] = true
+			met++
+			if !slices.ContainsFunc(heard.Members, func(other peer.Member) bool { return other.ID() == self }) {
+				goneFor++
+			}
+		})
+	}
+	asking.Wait()
+	m.noteRemoval(goneFor, met)
+	return answered
+}
+
+// noteRemoval notes whether the members that answered go on without this node.
+func (m *Membership) noteRemoval(goneFor, met int) {
+	removed := met > 0 && goneFor == met
+	m.mu.Lock()
+	changed := removed != m.removed
+	if met > 0 {
+		m.removed = removed
+	}
+	m.mu.Unlock()
+	if removed && changed {
+		m.cfg.Logger.Error("the cluster goes on without this node: it was replaced. Stop it; to use the machine again, start with an empty data directory",
+			"node", string(m.directory.self.ID()))
+	}
+}
+
+// Observe takes over who the members are from the Raft configurations of the shards.
+// This node stays in the list even where they leave it out: it is for the others to
+// say that it is gone.
+func (m *Membership) Observe(servers map[raft.ServerID]raft.ServerAddress) {
+	if len(servers) == 0 {
+		return
+	}
+	members := make([]peer.Member, 0, len(servers)+1)
+	for id, address := range servers {
+		name, incarnation, err := peer.SplitServerID(id)
+		if err != nil {
+			m.cfg.Logger.Error("a Raft configuration names a server that can be none", "error", err)
+			continue
+		}
+		members = append(members, peer.Member{Name: name, Incarnation: incarnation, PeerAddress: peer.HostPort(address)})
+	}
+	if _, ok := servers[m.directory.self.ID()]; !ok {
+		members = append(members, m.directory.self)
+	}
+	if !m.directory.set(members) {
+		return
+	}
+	members = m.directory.Members()
+	m.cfg.Logger.Info("the members have changed", "members", members)
+	if err := m.cfg.File.update(func(s *State) { s.Members = members }); err != nil {
+		m.cfg.Logger.Error("could not note the members", "error", err)
+	}
+}
