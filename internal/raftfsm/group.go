@@ -28,6 +28,7 @@ type Group struct {
 	leadership chan bool     // conflating
 	kick       chan struct{} // conflating
 	rotated    chan struct{} // conflating: the log has grown by a segment
+	leader     leaderChange
 
 	// changes is held for reading by whoever waits for one of raft's futures that
 	// a shutdown would leave hanging.

@@ -56,6 +56,7 @@ func Open(cfg GroupConfig) (*Group, error) {
 	}
 	g.workers.Go(g.announce)
 	g.workers.Go(g.kicks)
+	g.workers.Go(g.watchLeader)
 	g.workers.Go(g.trim)
 	return g, nil
 }

@@ -1,0 +1,224 @@
+package actor
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/atmostonce/coordinator/internal/admission"
+	"github.com/atmostonce/coordinator/internal/raftfsm"
+)
+
+// Actor decides everything that concerns one shard, one thing at a time, while this
+// replica leads it. See the package's comment.
+type Actor struct {
+	cfg     Config
+	mailbox *mailbox
+	results chan ended
+	control chan func() // run by the loop: handover, stop
+	done    chan struct{}
+
+	stopOnce sync.Once
+	waiting  atomic.Int64 // parked calls, for Waiters
+
+	// What follows belongs to the loop.
+
+	lead     *leadership // nil while this replica does not lead
+	retryAt  time.Time   // when to try again to begin a term; zero for no need
+	inFlight []*proposal
+	again    []*call // to be decided before anything in the mailbox
+	answers  answers
+	parked   parked
+	dirty    []admission.Identity // their waiters are to be looked at
+	paused   bool                 // a handover is under way: propose nothing
+	stopping bool
+}
+
+// Start starts an actor. It serves whenever its replica leads, until Stop.
+func Start(cfg Config) (*Actor, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	a := &Actor{
+		cfg:     cfg,
+		mailbox: newMailbox(cfg.MailboxCommandsMax, cfg.MailboxBytesMax),
+		results: make(chan ended, cfg.ProposalsMax+1), // and a handover's tick
+		control: make(chan func()),
+		done:    make(chan struct{}),
+	}
+	a.parked.queues = make(map[admission.Identity][]*call)
+	go a.run()
+	return a, nil
+}
+
+// Submit decides one request. The error is one of this package's or the context's;
+// with the latter the outcome is unknown.
+func (a *Actor) Submit(ctx context.Context, request Request) (Reply, error) {
+	var bytes int64
+	if request.Command != nil {
+		bytes = int64(raftfsm.CommandBytes(request.Command))
+	}
+	c := newCall(request, bytes)
+	if err := a.mailbox.put(c); err != nil {
+		return Reply{}, err
+	}
+	reply, err := c.await(ctx)
+	if c.gone.Load() {
+		a.mailbox.desert()
+	}
+	return reply, err
+}
+
+// MailboxDepth is the number of calls that wait to be decided.
+func (a *Actor) MailboxDepth() int { return a.mailbox.depth() }
+
+// Waiters is the number of calls that wait for another attempt to end.
+func (a *Actor) Waiters() int { return int(a.waiting.Load()) }
+
+// Handover writes down the clock and gives leadership to the given replica, or to
+// the one that is furthest along where it is "". Meanwhile calls queue up; when it
+// fails they go on here.
+func (a *Actor) Handover(ctx context.Context, to raft.ServerID) error {
+	failed := make(chan error, 1)
+	err := a.do(ctx, func() {
+		if a.lead == nil || !a.lead.serving || a.paused {
+			failed <- ErrNoLeader
+			return
+		}
+		a.paused = true
+		a.propose(&proposal{whenDone: func() { go a.transfer(to, failed) }})
+	})
+	if err != nil {
+		return err
+	}
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-a.done:
+		return ErrShuttingDown
+	}
+}
+
+// transfer runs beside the loop, since Raft answers only once it is over.
+func (a *Actor) transfer(to raft.ServerID, failed chan<- error) {
+	err := a.cfg.Group.TransferLeadership(to)
+	_ = a.do(context.Background(), func() {
+		a.paused = false
+		a.reconsider()
+	})
+	failed <- err
+}
+
+// Stop refuses every call that was not proposed, waits until what was proposed has
+// come to its end or the context to its own, and ends the loop. It returns the
+// context's error where entries are still in flight: their callers were told that
+// the outcome is unknown.
+func (a *Actor) Stop(ctx context.Context) error {
+	a.stopOnce.Do(func() { _ = a.do(context.Background(), a.beginStop) })
+	select {
+	case <-a.done:
+		return nil
+	case <-ctx.Done():
+	}
+	// The loop ends without waiting any longer.
+	_ = a.do(context.Background(), func() {
+		for _, p := range a.inFlight {
+			p.fail(ErrOutcomeUnknown, ErrShuttingDown)
+		}
+		a.inFlight = nil
+	})
+	<-a.done
+	return ctx.Err()
+}
+
+func (a *Actor) beginStop() {
+	a.stopping = true
+	a.stepDown(ErrShuttingDown)
+}
+
+// do has the loop run a function.
+func (a *Actor) do(ctx context.Context, f func()) error {
+	select {
+	case a.control <- f:
+		return nil
+	case <-a.done:
+		return ErrShuttingDown
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// run is the loop.
+func (a *Actor) run() {
+	defer close(a.done)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for !a.stopping || len(a.inFlight) > 0 {
+		select {
+		case <-a.mailbox.signal:
+		case <-a.cfg.Group.Leadership():
+			a.reconsider()
+		case e := <-a.results:
+			a.settle(e)
+		case <-a.cfg.Group.Acknowledged():
+		case f := <-a.control:
+			f()
+		case <-timer.C:
+		}
+		a.step(time.Now())
+		timer.Reset(a.sleep(time.Now()))
+	}
+}
+
+// step does everything that can be done at this moment.
+func (a *Actor) step(now time.Time) {
+	a.expireProposals(now)
+	if !a.retryAt.IsZero() && !now.Before(a.retryAt) {
+		a.reconsider()
+	}
+	if a.lead == nil || !a.lead.serving {
+		return
+	}
+	if a.mailbox.wasDeserted() {
+		a.forgetDeserters()
+	}
+	a.wakeSleepers(now)
+	for more := true; more; { // answers that are given out make room for others
+		a.decideAll(now)
+		more = a.lead != nil && a.confirmAnswers(now)
+	}
+	if a.lead != nil {
+		a.writeDown(now)
+	}
+}
+
+// sleepMax bounds the sleep of a loop that has nothing to wait for.
+const sleepMax = time.Hour
+
+// sleep is the time until something may be done that no event announces.
+func (a *Actor) sleep(now time.Time) time.Duration {
+	next := now.Add(sleepMax)
+	sooner := func(t time.Time) {
+		if !t.IsZero() && t.Before(next) {
+			next = t
+		}
+	}
+	sooner(a.retryAt)
+	for _, p := range a.inFlight {
+		if !p.expired {
+			sooner(p.expiresAt)
+			break // they are in the order of their proposal
+		}
+	}
+	if a.lead != nil && a.lead.serving {
+		sooner(a.parked.next())
+		sooner(a.answers.expiresAt())
+		sooner(a.writeDownAt(now))
+	}
+	return max(0, next.Sub(now))
+}

@@ -1,0 +1,77 @@
+package actor
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/atmostonce/coordinator/internal/admission"
+)
+
+// call is a request on its way. All but gone and outcome belongs to the loop once
+// the call is in the mailbox.
+type call struct {
+	request Request
+	bytes   int64 // what it adds to an entry
+	outcome chan outcome
+	gone    atomic.Bool // nobody waits for the outcome any more
+
+	ridden bool // an entry has moved the log's clock past its receipt
+
+	// While it is parked, or decided again after it was.
+	ticket uint64    // its place among the waiters of its identity; 0 before it waits
+	wakeAt time.Time // when it is looked at even if nothing happens
+	index  int       // in the heap of waiters; -1 outside
+}
+
+type outcome struct {
+	reply Reply
+	err   error
+}
+
+func newCall(request Request, bytes int64) *call {
+	return &call{request: request, bytes: bytes, outcome: make(chan outcome, 1), index: -1}
+}
+
+// answer gives the call its outcome. It never blocks.
+func (c *call) answer(reply Reply) { c.outcome <- outcome{reply: reply} }
+
+func (c *call) fail(err error) { c.outcome <- outcome{err: err} }
+
+// identity returns what the call is about; ok is false for one that asks about the
+// shard as a whole.
+func (c *call) identity() (id admission.Identity, ok bool) {
+	switch {
+	case c.request.Command != nil:
+		return c.request.Command.On(), true
+	case c.request.Get != nil:
+		return *c.request.Get, true
+	default:
+		return admission.Identity{}, false
+	}
+}
+
+// mayWaitUntil is the end of the call's wait.
+func (c *call) mayWaitUntil() time.Time { return c.request.Received.Add(c.request.Wait) }
+
+// waits reports whether a pending answer is held back at the given time.
+func (c *call) waits(now time.Time) bool {
+	return c.request.Wait > 0 && now.Before(c.mayWaitUntil()) && !c.gone.Load()
+}
+
+// await returns the call's outcome, or the context's error. One that was there first
+// wins.
+func (c *call) await(ctx context.Context) (Reply, error) {
+	select {
+	case out := <-c.outcome:
+		return out.reply, out.err
+	case <-ctx.Done():
+	}
+	select {
+	case out := <-c.outcome:
+		return out.reply, out.err
+	default:
+		c.gone.Store(true)
+		return Reply{}, ctx.Err()
+	}
+}

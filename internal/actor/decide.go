@@ -1,0 +1,161 @@
+package actor
+
+import (
+	"time"
+
+	"github.com/atmostonce/coordinator/internal/admission"
+	"github.com/atmostonce/coordinator/internal/store"
+)
+
+// decideAll decides everything that is waiting to be decided: first the waiters whose
+// record has changed and the calls that are to be decided again, then the mailbox. It
+// stops where no further entry may be put in flight, or where the responses read for
+// answers add up.
+func (a *Actor) decideAll(now time.Time) {
+	for !a.paused && a.hasRoom() && a.answers.bytes < a.cfg.AnswerBytesMax {
+		next := &proposal{}
+		err := a.cfg.Store.View(func(tx *store.Tx) error {
+			a.wakeWaiters(tx, next, now)
+			for _, c := range a.takeCalls() {
+				a.decide(tx, next, c, now)
+			}
+			return nil
+		})
+		if err != nil {
+			// The store answers nothing any more; it has said so to the node, which
+			// stops. Whoever is in between is told the truth.
+			a.cfg.Logger.Error("the state cannot be read", "error", err)
+			next.fail(ErrNoLeader, ErrNoLeader)
+			a.stepDown(ErrNoLeader)
+			return
+		}
+		if len(next.commands) == 0 && len(next.riders) == 0 {
+			return // everything was answered, or there was nothing
+		}
+		a.propose(next)
+	}
+}
+
+// takeCalls returns what one entry may hold.
+func (a *Actor) takeCalls() []*call {
+	if len(a.again) > 0 {
+		calls := a.again
+		a.again = nil
+		return calls
+	}
+	return a.mailbox.take(a.cfg.EntryCommandsMax, int64(a.cfg.EntryBytesMax))
+}
+
+// decide decides one call at live time against the applied state. What would change
+// nothing becomes an answer that waits to be confirmed, or a parked call; all else
+// goes into the entry.
+func (a *Actor) decide(tx *store.Tx, next *proposal, c *call, now time.Time) {
+	if c.gone.Load() {
+		return
+	}
+	live := a.lead.live(now)
+	id, ok := c.identity()
+	if !ok {
+		if earliest, some := a.earliest(); some && earliest <= live && !c.ridden {
+			next.riders = append(next.riders, c)
+			return
+		}
+		a.answers.add(c, admission.Answer{}, nil)
+		return
+	}
+	view, err := tx.Admission(id)
+	if err != nil {
+		c.fail(ErrNoLeader)
+		return
+	}
+	// A deadline between the log's clock and live time: only the log can say.
+	crossed := crosses(view.Record, tx.Clock().Now, live)
+	if c.request.Get != nil {
+		if crossed {
+			next.riders = append(next.riders, c)
+			return
+		}
+		a.look(tx, c, admission.Look(view.Record, live))
+		return
+	}
+	if reserve, ok := c.request.Command.(admission.Reserve); ok {
+		reserve.WantedUntil = live.Add(c.request.WantedFor - now.Sub(c.request.Received))
+		c.request.Command = reserve
+	}
+	decision := admission.Decide(view, admission.Instant{Now: live}, c.request.Command)
+	if crossed || decision.Record != nil || decision.Deleted {
+		if a.cfg.Store.Gathered() > a.cfg.GatheredBytesMax {
+			c.fail(ErrOverloaded)
+			return
+		}
+		next.commands = append(next.commands, c)
+		next.bytes += c.bytes
+		return
+	}
+	answer := decision.Answer
+	if answer.Outcome == admission.OutcomePending && c.waits(now) {
+		a.park(c, answer, now)
+		return
+	}
+	if answer.Outcome == admission.OutcomeCommitted {
+		if answer.Response.Stored, err = tx.Response(admission.Look(view.Record, live)); err != nil {
+			c.fail(ErrNoLeader)
+			return
+		}
+	}
+	a.answers.add(c, answer, nil)
+}
+
+// look answers a Get.
+func (a *Actor) look(tx *store.Tx, c *call, record *admission.Record) {
+	if record == nil {
+		a.answers.add(c, admission.Answer{Refusal: admission.ReservationNotFound}, nil)
+		return
+	}
+	if c.request.Body && record.State == admission.StateCommitted {
+		stored, err := tx.Response(record)
+		if err != nil {
+			c.fail(ErrNoLeader)
+			return
+		}
+		record = record.Clone()
+		record.Response.Stored = stored
+	}
+	answer := admission.Answer{Since: record.GrantedAt, Deadline: record.Alarm()}
+	if record.State == admission.StateCommitted || record.State == admission.StateReleased {
+		answer.Since = record.EndedAt
+	}
+	a.answers.add(c, answer, record)
+}
+
+// crosses reports whether the stored record changes between two readings of the clock
+// by time alone.
+func crosses(stored *admission.Record, logged, live admission.Time) bool {
+	r := stored.At(logged)
+	return r != nil && r.Alarm() <= live
+}
+
+// logged is the clock as the log has it.
+func (a *Actor) logged() (now admission.Time) {
+	// An error leaves 0, which is never too late: the tick that follows fails.
+	_ = a.cfg.Store.View(func(tx *store.Tx) error {
+		now = tx.Clock().Now
+		return nil
+	})
+	return now
+}
+
+// reply turns an answer into what the caller is told, reckoned at live time.
+func (l *leadership) reply(c *call, answer admission.Answer, now time.Time) Reply {
+	reply := Reply{
+		Answer: answer,
+		Live:   l.live(now),
+		Waited: now.Sub(c.request.Received),
+	}
+	reply.Remaining = max(0, answer.Deadline.Sub(reply.Live))
+	if answer.Deadline == admission.Never {
+		reply.Remaining = NoEnd
+	}
+	reply.Age = max(0, reply.Live.Sub(answer.Since))
+	return reply
+}

@@ -1,0 +1,62 @@
+// Package actor is the one goroutine through which everything that concerns a shard
+// passes: the single-threadedness of a Durable Object, on top of a Raft group.
+//
+// # A call's way
+//
+// [Actor.Submit] puts a call into the mailbox and waits. The actor's goroutine takes
+// calls out in order and decides each against the applied state at live time. A call
+// that would change nothing (a refused duplicate, a look) is answered from that
+// state once leadership is confirmed, without a log entry and without a disk write.
+// Every other call goes into the next entry; several entries are in flight at a time,
+// and a call is answered when its entry has been applied (the output gate). A Reserve
+// that found the key taken and may wait is parked until its record changes, and is
+// then decided again.
+//
+// # The loop
+//
+// Whatever wakes the goroutine (a call, the end of a proposal, an acknowledgement, a
+// change of leadership, the timer) it then does everything that can be done at that
+// moment, see [Actor.step]. Wakes are hints and may be lost or doubled; the step looks
+// at the state alone. There is one timer, set to the earliest moment at which time
+// itself makes something possible.
+//
+// # Time
+//
+// A leader's live time is the clock value that its LeaderStart entry noted plus its
+// own monotonic time since it saw that entry applied. It cannot run ahead of what has
+// really passed: the intervals that successive leaders count never overlap, and each
+// counts from after the note. An entry carries the live time at which it was closed,
+// taken after its last call had been received.
+//
+// # Why an answer without an entry is right
+//
+// The applied state holds everything that was acknowledged: what this leader
+// acknowledged it had applied before, and what earlier leaders acknowledged lies
+// before its LeaderStart entry, which is applied before it serves. So an answer from
+// the applied state is right unless another leader has acknowledged something
+// meanwhile. Answers are collected, the collection is closed, and they are given out
+// once a majority has confirmed this term by answering something that was sent after
+// the closing: until each of them did so, no other leader can have been elected by
+// them. And where a deadline of the record lies between the log's clock and live
+// time, the call goes through the log all the same: the next leader starts from the
+// log's clock, and what one caller has seen lapse must not be pending to another.
+//
+// # Invariants
+//
+//  1. A call gets exactly one outcome; one whose caller has gone is dropped.
+//  2. Nothing is proposed before this term's LeaderStart entry has been applied here.
+//  3. ErrNoLeader, ErrOverloaded and ErrShuttingDown are returned only for a call that
+//     was not applied and will not be. Whenever that is not certain the outcome is
+//     ErrOutcomeUnknown.
+//  4. At most [Config.ProposalsMax] entries are in flight, those whose callers have
+//     stopped waiting included.
+//  5. Of the waiters for one identity at most one is decided through the log at a
+//     time, and they are decided in the order in which they came.
+//  6. When leadership is lost every queue is emptied with ErrNoLeader.
+//
+// # Goroutines
+//
+// The loop, from [Start] until [Actor.Stop], and one for each entry in flight, which
+// waits for Raft's answer and hands it to the loop. Raft may lose an answer when it is
+// shut down; Stop therefore comes first, and waits for what is in flight.
+package actor

@@ -1,0 +1,106 @@
+package actor
+
+import "sync"
+
+// mailbox holds the calls that are to be decided. Any goroutine puts, the loop takes.
+type mailbox struct {
+	signal chan struct{} // capacity 1: something was put, or a caller has gone
+
+	mu       sync.Mutex
+	refuse   error // what put returns, or nil
+	calls    []*call
+	bytes    int64
+	deserted bool // some caller has gone
+
+	callsMax int
+	bytesMax int64
+}
+
+func newMailbox(callsMax int, bytesMax int64) *mailbox {
+	return &mailbox{
+		signal: make(chan struct{}, 1), refuse: ErrNoLeader, callsMax: callsMax, bytesMax: bytesMax,
+	}
+}
+
+// put adds a call, or returns why not.
+func (m *mailbox) put(c *call) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.refuse != nil:
+		return m.refuse
+	case len(m.calls) >= m.callsMax, m.bytes+c.bytes > m.bytesMax:
+		return ErrOverloaded
+	}
+	m.calls = append(m.calls, c)
+	m.bytes += c.bytes
+	m.wake()
+	return nil
+}
+
+// open lets calls in; close keeps them out with the given error.
+func (m *mailbox) open() { m.close(nil) }
+
+func (m *mailbox) close(refuse error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.refuse = refuse
+}
+
+// desert notes that some call's caller has gone.
+func (m *mailbox) desert() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.deserted = true
+	m.wake()
+}
+
+// wasDeserted reports, once, whether desert was called.
+func (m *mailbox) wasDeserted() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	was := m.deserted
+	m.deserted = false
+	return was
+}
+
+// take removes and returns up to callsMax calls that together add up to bytesMax, or a
+// single larger one. Calls whose callers have gone are dropped on the way.
+func (m *mailbox) take(callsMax int, bytesMax int64) []*call {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var taken []*call
+	var bytes int64
+	rest := m.calls
+	for len(rest) > 0 && len(taken) < callsMax {
+		c := rest[0]
+		if !c.gone.Load() {
+			if len(taken) > 0 && bytes+c.bytes > bytesMax {
+				break
+			}
+			taken = append(taken, c)
+			bytes += c.bytes
+		}
+		m.bytes -= c.bytes
+		rest[0] = nil
+		rest = rest[1:]
+	}
+	if len(rest) == 0 {
+		rest = m.calls[:0] // reuse the array from its beginning
+	}
+	m.calls = rest
+	return taken
+}
+
+func (m *mailbox) depth() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.calls)
+}
+
+func (m *mailbox) wake() {
+	select {
+	case m.signal <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,217 @@
+package actor
+
+import (
+	"errors"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/atmostonce/coordinator/internal/admission"
+	"github.com/atmostonce/coordinator/internal/alarm"
+	"github.com/atmostonce/coordinator/internal/raftfsm"
+)
+
+// proposal is one log entry from its closing to its end.
+type proposal struct {
+	leaderStart bool
+	reclaim     bool
+	commands    []*call // one for each command, in order
+	riders      []*call // decided again once the entry has moved the log's clock
+	whenDone    func()  // run by the loop at its end, whatever that is
+
+	term      uint64
+	bytes     int64
+	expiresAt time.Time
+	expired   bool // the callers have been told that the outcome is unknown
+}
+
+// ended is what Raft said of a proposal.
+type ended struct {
+	proposal *proposal
+	err      error
+	response any
+}
+
+// fail ends all of the proposal's calls: those with a command as told, the others
+// with an error of their own, since they have changed nothing in any case.
+func (p *proposal) fail(err, riders error) {
+	if p.expired {
+		return
+	}
+	p.expired = true
+	failAll(p.commands, err)
+	failAll(p.riders, riders)
+}
+
+// hasRoom reports whether another entry may be put in flight.
+func (a *Actor) hasRoom() bool { return len(a.inFlight) < a.cfg.ProposalsMax }
+
+// propose closes the entry, stamps it with live time, and hands it to Raft. The stamp
+// is taken after the last command was received, so that no window begins early.
+func (a *Actor) propose(p *proposal) {
+	now := time.Now()
+	entry := a.lead.stamp(now)
+	entry.LeaderStart = p.leaderStart
+	if p.reclaim {
+		entry.Reclaim = alarm.ReclaimMax
+	}
+	entry.Commands = make([]admission.Command, len(p.commands))
+	for i, c := range p.commands {
+		entry.Commands[i] = c.request.Command
+	}
+	p.term = a.lead.term
+	p.expiresAt = now.Add(a.cfg.ProposalWithin)
+	a.inFlight = append(a.inFlight, p)
+
+	encoded, err := entry.Encode()
+	if err != nil { // nothing that passes Validate fails to encode
+		panic("actor: an entry does not encode: " + err.Error())
+	}
+	future := a.cfg.Group.Propose(encoded, a.cfg.EnqueueWithin)
+	go func() {
+		// The channel has room for every proposal in flight: this never blocks.
+		err := future.Error()
+		var response any
+		if err == nil {
+			response = future.Response()
+		}
+		a.results <- ended{proposal: p, err: err, response: response}
+	}()
+}
+
+// settle ends a proposal.
+func (a *Actor) settle(e ended) {
+	p := e.proposal
+	for i, other := range a.inFlight {
+		if other == p {
+			a.inFlight = append(a.inFlight[:i], a.inFlight[i+1:]...)
+			break
+		}
+	}
+	if p.whenDone != nil {
+		defer p.whenDone()
+	}
+	current := a.lead != nil && a.lead.term == p.term
+	result, known := e.response.(*raftfsm.Result)
+	switch {
+	case e.err == nil && known && result != nil && !result.Stale:
+		a.applied(p, result, current)
+		return
+	case e.err == nil && known && result != nil: // refused as of another term
+		p.fail(ErrNoLeader, ErrNoLeader)
+	case errors.Is(e.err, raft.ErrEnqueueTimeout):
+		p.fail(ErrOverloaded, ErrOverloaded)
+	case e.err != nil && raftfsm.Classify(e.err) == raftfsm.NotApplied:
+		p.fail(ErrNoLeader, ErrNoLeader)
+	default:
+		p.fail(ErrOutcomeUnknown, ErrNoLeader)
+	}
+	if current {
+		for _, c := range p.commands {
+			a.touch(c) // the next in the queue is not held up by what befell the first
+		}
+	}
+	a.cfg.Logger.Debug("an entry came to nothing", "term", p.term, "error", e.err)
+	if current && (p.leaderStart || a.lead.serving) {
+		a.lost(p)
+	}
+}
+
+// lost is called when an entry of the present term has failed. Whatever the reason, a
+// term whose first entry did not come through is begun again.
+func (a *Actor) lost(p *proposal) {
+	if p.leaderStart {
+		a.stepDown(ErrNoLeader)
+		a.retryAt = time.Now().Add(beginAgainAfter)
+		return
+	}
+	a.reconsider()
+}
+
+// applied answers the calls of an entry that was carried out.
+func (a *Actor) applied(p *proposal, result *raftfsm.Result, current bool) {
+	if p.leaderStart {
+		if current && !a.lead.serving {
+			a.serve()
+		}
+		return
+	}
+	now := time.Now()
+	for i, c := range p.commands {
+		answer := result.Answers[i]
+		if current {
+			a.touch(c)
+		}
+		switch {
+		case p.expired: // it has its outcome
+		case current && answer.Outcome == admission.OutcomePending && c.waits(now):
+			a.park(c, answer, now)
+		case current && answer.Outcome == admission.OutcomeCommitted && answer.Response.Stored == nil:
+			a.again = append(a.again, c) // the entry's answers carry no more responses
+		case current:
+			c.answer(a.lead.reply(c, answer, now))
+		default:
+			// It was applied, but there is no live time of that term any more to
+			// reckon what remains by. A retry gets the truth.
+			c.fail(ErrOutcomeUnknown)
+		}
+	}
+	if p.expired {
+		return
+	}
+	if !current {
+		failAll(p.riders, ErrNoLeader)
+		return
+	}
+	for _, c := range p.riders {
+		c.ridden = true
+		a.again = append(a.again, c)
+	}
+}
+
+// expireProposals tells callers whose entry takes too long that its outcome is
+// unknown. It keeps its place: Raft may still end it either way.
+func (a *Actor) expireProposals(now time.Time) {
+	for _, p := range a.inFlight {
+		if !p.expired && !now.Before(p.expiresAt) {
+			p.fail(ErrOutcomeUnknown, ErrNoLeader)
+		}
+	}
+}
+
+// writeDown proposes what nobody has asked for: a reclaim of what is due, or a tick
+// where live time has run ahead of the log's.
+func (a *Actor) writeDown(now time.Time) {
+	if a.paused || !a.hasRoom() || a.writingDown() {
+		return
+	}
+	at := a.writeDownAt(now)
+	if at.IsZero() || now.Before(at) {
+		return
+	}
+	earliest, _ := a.earliest()
+	a.propose(&proposal{reclaim: alarm.Due(earliest, a.lead.live(now))})
+}
+
+// writeDownAt is when writeDown is due next; zero where it is not, or where a
+// proposal in flight will move the clock anyway and wake the loop at its end.
+func (a *Actor) writeDownAt(now time.Time) time.Time {
+	earliest, ok := a.earliest()
+	if !ok || a.paused || !a.hasRoom() || a.writingDown() {
+		return time.Time{}
+	}
+	live := a.lead.live(now)
+	return now.Add(alarm.Wait(earliest, live, a.logged()))
+}
+
+// writingDown reports whether a reclaim or a tick is in flight.
+func (a *Actor) writingDown() bool {
+	for _, p := range a.inFlight {
+		if p.reclaim || len(p.commands) == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (a *Actor) earliest() (admission.Time, bool) { return a.cfg.Store.NextAlarm() }

@@ -1,0 +1,170 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/atmostonce/coordinator/internal/actor"
+	"github.com/atmostonce/coordinator/internal/admission"
+	"github.com/atmostonce/coordinator/internal/raftfsm"
+	"github.com/atmostonce/coordinator/internal/store"
+)
+
+// Replica is this node's part of one shard.
+type Replica struct {
+	shard     int
+	self      raft.ServerID
+	group     *raftfsm.Group
+	actor     *actor.Actor
+	directory Directory
+}
+
+// Submit has the shard decide a request, see [actor.Actor.Submit]. It is refused with
+// [actor.ErrNoLeader] unless this replica leads.
+func (r *Replica) Submit(ctx context.Context, request actor.Request) (actor.Reply, error) {
+	return r.actor.Submit(ctx, request)
+}
+
+// Leads reports whether this replica leads the shard, as far as it knows.
+func (r *Replica) Leads() bool { return r.group.IsLeader() }
+
+// Leader returns who leads the shard, as far as this node knows.
+func (r *Replica) Leader() Leader {
+	id, address := r.group.Leader()
+	if id == "" {
+		return Leader{}
+	}
+	return Leader{
+		NodeID:        r.directory.NodeID(id),
+		ServerID:      string(id),
+		PeerAddress:   r.directory.PeerAddress(id, address),
+		ClientAddress: r.directory.ClientAddress(id),
+		Self:          id == r.self,
+	}
+}
+
+// LeaderChanged returns a channel that is closed when another leader is known, or none
+// any more. Ask for it before asking for the leader.
+func (r *Replica) LeaderChanged() <-chan struct{} { return r.group.LeaderChanged() }
+
+// pageScanMax bounds how many stored records one page looks through, so that a filter
+// that fits nothing still lets others have their turn.
+const pageScanMax = 10_000
+
+// Page returns up to limit records that come after a sequence number, in the order of
+// their arrival, and that keep accepts. keep is called with each record and the
+// clock that it is seen at. The page may be short, or empty, while there is more. Only
+// the leader answers, and each page is up to date when it is read.
+func (r *Replica) Page(ctx context.Context, after uint64, limit int, keep func(*admission.Record, admission.Time) bool) (
+	records []*admission.Record, next uint64, more bool, err error,
+) {
+	if _, err := r.actor.Submit(ctx, actor.Request{Received: time.Now()}); err != nil {
+		return nil, after, false, err
+	}
+	// The clock of the log: by now it is past every deadline that had come when the
+	// call was received.
+	var clock admission.Time
+	if err := r.group.Store().View(func(tx *store.Tx) error {
+		clock = tx.Clock().Now
+		return nil
+	}); err != nil {
+		return nil, after, false, err
+	}
+	next, more, err = r.group.Store().Scan(after, pageScanMax, func(stored *admission.Record) bool {
+		if record := admission.Look(stored, clock); record != nil && keep(record, clock) {
+			records = append(records, record)
+		}
+		return len(records) < limit
+	})
+	return records, next, more, err
+}
+
+// Status returns what this node knows of the shard.
+func (r *Replica) Status() Status {
+	state := r.group.Store().Stats()
+	applied, commit, last := r.group.Indexes()
+	status := Status{
+		Shard:        r.shard,
+		Leader:       r.Leader(),
+		Term:         r.group.Term(),
+		Applied:      applied,
+		Commit:       commit,
+		Last:         last,
+		Clock:        state.Clock.Now,
+		LogBytes:     r.group.LogBytes(),
+		StateBytes:   state.FileBytes,
+		MailboxDepth: r.actor.MailboxDepth(),
+		Waiters:      r.actor.Waiters(),
+		Records:      state.Records,
+	}
+	if earliest, ok := r.group.Store().NextAlarm(); ok {
+		status.HasAlarm, status.NextAlarm = true, earliest.Sub(status.Clock)
+	}
+	for _, follower := range r.group.Followers() {
+		status.Replicas = append(status.Replicas, r.replicaStatus(follower, last))
+	}
+	return status
+}
+
+func (r *Replica) replicaStatus(f raftfsm.Follower, last uint64) ReplicaStatus {
+	status := ReplicaStatus{
+		NodeID:      r.directory.NodeID(f.ID),
+		ServerID:    string(f.ID),
+		Address:     r.directory.PeerAddress(f.ID, f.Address),
+		Voter:       f.Voter,
+		Self:        f.ID == r.self,
+		Match:       f.MatchIndex,
+		LastContact: -1,
+	}
+	if status.Self {
+		status.Match, status.LastContact = last, 0
+		return status
+	}
+	if !f.LastContact.IsZero() {
+		status.LastContact = time.Since(f.LastContact)
+	}
+	if f.MatchIndex < last {
+		status.Behind = last - f.MatchIndex
+	}
+	return status
+}
+
+// TransferLeadership hands the shard over to a node, or to the one that is furthest
+// along where the name is "". It returns an error where this replica does not lead.
+func (r *Replica) TransferLeadership(ctx context.Context, toNode string) error {
+	var to raft.ServerID
+	if toNode != "" {
+		for _, follower := range r.group.Followers() {
+			if r.directory.NodeID(follower.ID) == toNode {
+				to = follower.ID
+			}
+		}
+		switch to {
+		case "":
+			return fmt.Errorf("%w: no replica on a node %q", ErrNoSuchReplica, toNode)
+		case r.self:
+			return nil
+		}
+	}
+	return r.actor.Handover(ctx, to)
+}
+
+// ErrNoSuchReplica reports that a node named by the caller has no replica of the shard.
+var ErrNoSuchReplica = errors.New("shard: no such replica")
+
+// Group is the Raft group, for membership changes.
+func (r *Replica) Group() *raftfsm.Group { return r.group }
+
+// close hands the shard over if this replica leads it, and closes it.
+func (r *Replica) close(ctx context.Context) error {
+	if r.Leads() {
+		// Best effort: a single node has nobody to give it to, and the clock is
+		// written down in any case.
+		_ = r.actor.Handover(ctx, "")
+	}
+	return errors.Join(r.actor.Stop(ctx), r.group.Close(ctx))
+}
