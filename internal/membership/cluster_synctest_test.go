@@ -93,7 +93,7 @@ func (w *world) start(name string, change func(*Config)) *process {
 		defer close(done)
 		_, p.err = m.Find(ctx, p)
 		if p.err == nil {
-			m.Exchange(ctx, p)
+			m.Exchange(ctx, p, func() map[raft.ServerID]raft.ServerAddress { return nil })
 		}
 	}()
 	return p

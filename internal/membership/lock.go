@@ -14,7 +14,7 @@ import (
 
 // LockName is the file in the data directory that the process which uses it holds
 // locked. It holds that process's id, and stays when the process ends.
-const LockName = "lock"
+const LockName = "LOCK"
 
 // lockPatience is how long a process that is just ending is waited for.
 const lockPatience = 2 * time.Second

@@ -240,9 +240,12 @@ func (m *Membership) askAll(ctx context.Context, ask Asker, say *peer.HelloMessa
 }
 
 // Exchange tells the other members where this node is and learns where they are, until
-// ctx ends. It is called once the node belongs to a cluster.
-func (m *Membership) Exchange(ctx context.Context, ask Asker) {
+// ctx ends. It is called once the node belongs to a cluster. Before each round it takes
+// who the members are from servers, which returns what the Raft configurations of
+// the shards hold, see [Membership.Observe].
+func (m *Membership) Exchange(ctx context.Context, ask Asker, servers func() map[raft.ServerID]raft.ServerAddress) {
 	for ctx.Err() == nil {
+		m.Observe(servers())
 		m.ExchangeOnce(ctx, ask)
 		select {
 		case <-ctx.Done():

@@ -23,6 +23,7 @@ var floors = []string{
 	"internal/store",
 	"gen/coordinator/raftlog/v1",
 	"internal/peer",
+	"internal/membership",
 	"internal/raftfsm",
 	"internal/actor",
 	"internal/shard",
