@@ -1,0 +1,51 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+)
+
+type extendJSON struct {
+	Outcome   string `json:"outcome"`
+	Remaining string `json:"remaining"`
+}
+
+func (c *control) extend() *cobra.Command {
+	var (
+		identity   identityFlags
+		token      string
+		pendingTTL time.Duration
+	)
+	command := &cobra.Command{
+		Use:   "extend KEY --token T",
+		Short: "Ask for more time",
+		Args:  oneKey,
+		RunE: func(command *cobra.Command, arguments []string) error {
+			if err := required(command, "token"); err != nil {
+				return err
+			}
+			request := &coordinatorv1.ExtendRequest{
+				Identity: identity.identity(arguments[0]), Token: token,
+				PendingTtl: given(command, "pending-ttl", pendingTTL),
+			}
+			answer, err := call(command.Context(), c, c.timeout,
+				func(ctx context.Context, connection *connection, options ...grpc.CallOption) (*coordinatorv1.ExtendResponse, error) {
+					return connection.coordinator.Extend(ctx, request, options...)
+				})
+			if err != nil {
+				return err
+			}
+			shown := extendJSON{Outcome: "extended", Remaining: duration(answer.GetRemaining())}
+			return c.show(shown, [][]string{{"outcome", shown.Outcome}, {"remaining", shown.Remaining}})
+		},
+	}
+	identity.add(command)
+	command.Flags().StringVar(&token, "token", "", "the token of the grant (required)")
+	command.Flags().DurationVar(&pendingTTL, "pending-ttl", 0, "how long to hold it from now on, 100ms to 24h (default: the record's)")
+	return command
+}

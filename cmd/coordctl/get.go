@@ -1,0 +1,37 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+)
+
+func (c *control) get() *cobra.Command {
+	var (
+		identity identityFlags
+		body     bool
+	)
+	command := &cobra.Command{
+		Use:   "get KEY",
+		Short: "Show a record, with the revision that resolve and purge name",
+		Args:  oneKey,
+		RunE: func(command *cobra.Command, arguments []string) error {
+			request := &coordinatorv1.GetRequest{Identity: identity.identity(arguments[0]), IncludeBody: body}
+			answer, err := call(command.Context(), c, c.timeout,
+				func(ctx context.Context, connection *connection, options ...grpc.CallOption) (*coordinatorv1.GetResponse, error) {
+					return connection.coordinator.Get(ctx, request, options...)
+				})
+			if err != nil {
+				return err
+			}
+			shown := showRecord(answer.GetRecord(), body)
+			return c.show(shown, recordRows(shown))
+		},
+	}
+	identity.add(command)
+	command.Flags().BoolVar(&body, "body", false, "show the body of the response too")
+	return command
+}

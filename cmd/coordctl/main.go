@@ -1,0 +1,49 @@
+// Command coordctl is the coordinator at the command line: for scripts that want to
+// be admitted once, and for operators.
+//
+// Results go to stdout and everything else to stderr, so that a script can read one
+// without the other. The exit code says what happened; `coordctl --help` lists them.
+//
+// Invariants:
+//
+//  1. A call that is sent more than once is the same call: coordctl draws the attempt
+//     id of a Reserve itself, and everything else names a token or a revision.
+//  2. If any delivery of a call may have been applied and no later one told the
+//     truth, the error says so, whatever the last delivery said.
+//  3. Listings hold one page in memory.
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// world is what a run sees of the outside.
+type world struct {
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+	getenv func(string) string
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, world{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv}, os.Args[1:])
+	stop()
+	os.Exit(code)
+}
+
+// run carries one command line out and returns its exit code.
+func run(ctx context.Context, w world, arguments []string) int {
+	c := &control{world: w}
+	defer c.close()
+	root := c.root()
+	root.SetArgs(arguments)
+	root.SetIn(w.stdin)
+	root.SetOut(w.stdout)
+	root.SetErr(w.stderr)
+	return c.report(root.ExecuteContext(ctx))
+}

@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/reason"
+)
+
+// reserveJSON is the result of reserve. What it holds depends on the outcome.
+type reserveJSON struct {
+	Outcome string `json:"outcome"`
+
+	// granted
+	Token          string `json:"token,omitempty"`
+	Fence          uint64 `json:"fence,omitempty"`
+	Attempt        uint32 `json:"attempt,omitempty"` // pending too
+	Previous       string `json:"previous,omitempty"`
+	PreviousReason string `json:"previous_reason,omitempty"`
+	PreviousFence  uint64 `json:"previous_fence,omitempty"`
+	Remaining      string `json:"remaining,omitempty"` // committed too
+	Waited         string `json:"waited,omitempty"`
+	Repeated       *bool  `json:"repeated,omitempty"`
+	AttemptID      string `json:"attempt_id,omitempty"`
+
+	RetryAfter string        `json:"retry_after,omitempty"` // pending
+	Owner      string        `json:"owner,omitempty"`       // pending, in doubt
+	Age        string        `json:"age,omitempty"`         // pending, committed, in doubt
+	Response   *responseJSON `json:"response,omitempty"`    // committed
+}
+
+func (c *control) reserve() *cobra.Command {
+	var (
+		identity    identityFlags
+		fingerprint string
+		attemptID   string
+		pendingTTL  time.Duration
+		retention   time.Duration
+		onLapse     string
+		wait        time.Duration
+		owner       string
+	)
+	command := &cobra.Command{
+		Use:   "reserve KEY",
+		Short: "Ask to be the one that is admitted",
+		Long: `Ask to be the one that is admitted. Exit code 0 admits, and nothing else does.
+
+The result of a grant holds the token that commit, release and extend need.`,
+		Args: oneKey,
+		RunE: func(command *cobra.Command, arguments []string) error {
+			request := &coordinatorv1.ReserveRequest{Identity: identity.identity(arguments[0]), Owner: owner}
+			var err error
+			if request.Fingerprint, err = decodeHex("fingerprint", fingerprint); err != nil {
+				return err
+			}
+			if request.AttemptId, err = attempt(command, attemptID); err != nil {
+				return err
+			}
+			if request.OnLapse, err = parseOnLapse(onLapse); err != nil {
+				return err
+			}
+			request.PendingTtl = given(command, "pending-ttl", pendingTTL)
+			request.Retention = given(command, "retention", retention)
+			request.Wait = given(command, "wait", wait)
+			return c.runReserve(command.Context(), request, wait)
+		},
+	}
+	identity.add(command)
+	flags := command.Flags()
+	flags.StringVar(&fingerprint, "fingerprint", "", "what tells one request from another under the same key, in hex, up to 64 bytes")
+	flags.StringVar(&attemptID, "attempt-id", "", "16 bytes in hex; give it only to repeat the attempt that had it (default: drawn)")
+	flags.DurationVar(&pendingTTL, "pending-ttl", 0, "how long the reservation holds without a word, 100ms to 24h (default: the server's, 5m)")
+	flags.DurationVar(&retention, "retention", 0, "how long the record is kept afterwards, 1s to 720h (default: the server's, 24h)")
+	flags.StringVar(&onLapse, "on-lapse", "reopen", "what a silent end means: reopen admits the next, hold admits nobody until it is settled")
+	flags.DurationVar(&wait, "wait", 0, "how long to wait while another attempt holds the reservation, up to 60s")
+	flags.StringVar(&owner, "owner", "", "what to call this caller, for people")
+	return command
+}
+
+func (c *control) runReserve(ctx context.Context, request *coordinatorv1.ReserveRequest, wait time.Duration) error {
+	answer, err := call(ctx, c, c.timeout+max(0, wait),
+		func(ctx context.Context, connection *connection, options ...grpc.CallOption) (*coordinatorv1.ReserveResponse, error) {
+			return connection.coordinator.Reserve(ctx, request, options...)
+		})
+	if err != nil {
+		return withAttempt(err, request.GetAttemptId())
+	}
+	shown, code, err := showReserve(answer, request.GetAttemptId())
+	if err != nil {
+		return err
+	}
+	rows := [][]string{
+		{"outcome", shown.Outcome},
+		{"token", shown.Token},
+		{"fence", number(shown.Fence)},
+		{"attempt", number(shown.Attempt)},
+		{"attempt id", shown.AttemptID},
+		{"repeated", yes(shown.Repeated != nil && *shown.Repeated)},
+		{"previous", shown.Previous},
+		{"previous reason", shown.PreviousReason},
+		{"previous fence", number(shown.PreviousFence)},
+		{"owner", shown.Owner},
+		{"age", shown.Age},
+		{"remaining", shown.Remaining},
+		{"waited", shown.Waited},
+		{"retry after", shown.RetryAfter},
+	}
+	if err := c.show(shown, append(rows, responseRows(shown.Response)...)); err != nil {
+		return err
+	}
+	if code != reason.ExitDone {
+		return ended{code}
+	}
+	return nil
+}
+
+// showReserve returns an answer as it is shown, and its exit code.
+func showReserve(answer *coordinatorv1.ReserveResponse, attemptID []byte) (reserveJSON, int, error) {
+	switch outcome := answer.GetOutcome().(type) {
+	case *coordinatorv1.ReserveResponse_Granted:
+		g := outcome.Granted
+		repeated := g.GetRepeated()
+		return reserveJSON{
+			Outcome: "granted", Token: g.GetToken(), Fence: g.GetFence(), Attempt: g.GetAttempt(),
+			Previous:       strings.ToLower(enum(g.GetPrevious().GetEnd(), "PREVIOUS_END_")),
+			PreviousReason: g.GetPrevious().GetReason(), PreviousFence: g.GetPrevious().GetFence(),
+			Remaining: duration(g.GetRemaining()), Waited: duration(g.GetWaited()), Repeated: &repeated,
+			AttemptID: hex.EncodeToString(attemptID),
+		}, reason.ExitDone, nil
+	case *coordinatorv1.ReserveResponse_Pending:
+		p := outcome.Pending
+		return reserveJSON{
+			Outcome: "pending", Attempt: p.GetAttempt(), Owner: p.GetOwner(), Age: duration(p.GetAge()),
+			RetryAfter: duration(p.GetRetryAfter()),
+		}, reason.ExitPending, nil
+	case *coordinatorv1.ReserveResponse_Committed:
+		d := outcome.Committed
+		return reserveJSON{
+			Outcome: "committed", Age: duration(d.GetAge()), Remaining: duration(d.GetRemaining()),
+			Response: showResponse(d.GetResponse(), true),
+		}, reason.ExitCommitted, nil
+	case *coordinatorv1.ReserveResponse_InDoubt:
+		d := outcome.InDoubt
+		return reserveJSON{
+			Outcome: "in_doubt", Owner: d.GetOwner(), Age: duration(d.GetAge()),
+		}, reason.ExitInDoubt, nil
+	}
+	return reserveJSON{}, 0, localError{fmt.Errorf("the server gave an outcome that this program does not know, which admits nobody")}
+}
+
+// withAttempt adds the attempt id to a failed call.
+func withAttempt(err error, attemptID []byte) error {
+	if failed, ok := err.(callError); ok { //nolint:errorlint // it comes from call as it is
+		failed.attempt = attemptID
+		return failed
+	}
+	return err
+}
+
+// attempt returns the id that was given, or draws one.
+func attempt(command *cobra.Command, text string) ([]byte, error) {
+	id := make([]byte, 16)
+	if !command.Flags().Changed("attempt-id") {
+		_, _ = rand.Read(id) // it cannot fail
+		return id, nil
+	}
+	given, err := decodeHex("attempt-id", text)
+	if err == nil && len(given) != len(id) {
+		err = usagef("--attempt-id is %d bytes long, it must be %d (%d hex digits)", len(given), len(id), 2*len(id))
+	}
+	return given, err
+}
+
+func decodeHex(flag, text string) ([]byte, error) {
+	decoded, err := hex.DecodeString(text)
+	if err != nil {
+		return nil, usagef("--%s is not in hex: %v", flag, err)
+	}
+	return decoded, nil
+}
+
+func parseOnLapse(text string) (coordinatorv1.OnLapse, error) {
+	switch text {
+	case "reopen":
+		return coordinatorv1.OnLapse_ON_LAPSE_REOPEN, nil
+	case "hold":
+		return coordinatorv1.OnLapse_ON_LAPSE_HOLD, nil
+	}
+	return 0, usagef("--on-lapse is %q, it must be reopen or hold", text)
+}
+
+// given returns nil for a flag that was not given: what is absent is the server's
+// default, and what is given as 0 is the server's to refuse.
+func given(command *cobra.Command, flag string, value time.Duration) *durationpb.Duration {
+	if !command.Flags().Changed(flag) {
+		return nil
+	}
+	return durationpb.New(value)
+}

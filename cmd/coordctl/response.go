@@ -1,0 +1,149 @@
+package main
+
+import (
+	"encoding/base64"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/reason"
+)
+
+// bodyBytesMax is more than any node stores; what is larger is not even read.
+const bodyBytesMax = 1 << 20
+
+// responseFlags make up a response.
+type responseFlags struct {
+	code        uint32
+	headers     []string
+	contentType string
+	body        string
+	bodyFile    string
+}
+
+var responseFlagNames = [...]string{"code", "header", "content-type", "body", "body-file"}
+
+func (f *responseFlags) add(command *cobra.Command) {
+	flags := command.Flags()
+	flags.Uint32Var(&f.code, "code", 0, "status of the response, 0 to 999")
+	flags.StringArrayVar(&f.headers, "header", nil, "a header, 'Name: value'; may be repeated, the order is kept")
+	flags.StringVar(&f.contentType, "content-type", "", "media type of the body")
+	flags.StringVar(&f.body, "body", "", "the body")
+	flags.StringVar(&f.bodyFile, "body-file", "", "file with the body, - for stdin; instead of --body")
+}
+
+// given returns the name of a response flag that was given, or "".
+func (f *responseFlags) given(command *cobra.Command) string {
+	for _, name := range responseFlagNames {
+		if command.Flags().Changed(name) {
+			return name
+		}
+	}
+	return ""
+}
+
+func (f *responseFlags) response(c *control, command *cobra.Command) (*coordinatorv1.Response, error) {
+	response := &coordinatorv1.Response{Code: f.code, ContentType: f.contentType, Body: []byte(f.body)}
+	for _, line := range f.headers {
+		name, value, found := strings.Cut(line, ":")
+		if !found || name == "" {
+			return nil, usagef("--header is %q, it must be 'Name: value'", line)
+		}
+		response.Headers = append(response.Headers, &coordinatorv1.Header{Name: name, Value: strings.TrimLeft(value, " \t")})
+	}
+	if !command.Flags().Changed("body-file") {
+		return response, nil
+	}
+	if command.Flags().Changed("body") {
+		return nil, usagef("--body and --body-file exclude each other")
+	}
+	var err error
+	response.Body, err = c.readBody(f.bodyFile)
+	return response, err
+}
+
+// readBody reads a file, or stdin for "-", of a size that could be stored.
+func (c *control) readBody(path string) ([]byte, error) {
+	source := c.stdin
+	if path != "-" {
+		file, err := os.Open(path)
+		if err != nil {
+			return nil, localError{err}
+		}
+		defer func() { _ = file.Close() }() // it was only read
+		source = file
+	}
+	body, err := io.ReadAll(io.LimitReader(source, bodyBytesMax+1))
+	if err != nil {
+		return nil, localError{fmt.Errorf("reading the body: %w", err)}
+	}
+	if len(body) > bodyBytesMax {
+		return nil, callError{failure: reason.Failure{
+			Reason: reason.ResponseTooLarge, Code: codes.InvalidArgument, Applied: reason.No, ExitCode: reason.ExitUsage,
+			Message: fmt.Sprintf("the body is more than %d bytes long, which no node stores", bodyBytesMax),
+		}}
+	}
+	return body, nil
+}
+
+// responseJSON is a response as -o json shows it: the body as text where it is UTF-8.
+type responseJSON struct {
+	Code        uint32       `json:"code"`
+	Headers     []headerJSON `json:"headers"`
+	ContentType string       `json:"content_type,omitempty"`
+	Body        *string      `json:"body,omitempty"`
+	BodyBase64  string       `json:"body_base64,omitempty"`
+}
+
+type headerJSON struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// showResponse returns nil for no response. withBody is false where the body was
+// not asked for: an empty one would be a lie then.
+func showResponse(r *coordinatorv1.Response, withBody bool) *responseJSON {
+	if r == nil {
+		return nil
+	}
+	shown := &responseJSON{Code: r.GetCode(), ContentType: r.GetContentType(), Headers: []headerJSON{}}
+	for _, header := range r.GetHeaders() {
+		shown.Headers = append(shown.Headers, headerJSON{Name: header.GetName(), Value: header.GetValue()})
+	}
+	switch {
+	case !withBody:
+	case utf8.Valid(r.GetBody()):
+		text := string(r.GetBody())
+		shown.Body = &text
+	default:
+		shown.BodyBase64 = base64.StdEncoding.EncodeToString(r.GetBody())
+	}
+	return shown
+}
+
+// responseRows are the rows of a table.
+func responseRows(r *responseJSON) [][]string {
+	if r == nil {
+		return nil
+	}
+	rows := [][]string{{"response code", fmt.Sprint(r.Code)}}
+	for _, header := range r.Headers {
+		rows = append(rows, []string{"response header", header.Name + ": " + header.Value})
+	}
+	if r.ContentType != "" {
+		rows = append(rows, []string{"content type", r.ContentType})
+	}
+	switch {
+	case r.Body != nil:
+		rows = append(rows, []string{"body", *r.Body})
+	case r.BodyBase64 != "":
+		rows = append(rows, []string{"body (base64)", r.BodyBase64})
+	}
+	return rows
+}

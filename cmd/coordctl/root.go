@@ -1,0 +1,144 @@
+package main
+
+import (
+	"errors"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+const (
+	endpointsVariable = "COORDCTL_ENDPOINTS"
+	endpointsDefault  = "127.0.0.1:7420"
+	timeoutDefault    = 5 * time.Second
+)
+
+// exitCodes is shown in every help text.
+const exitCodes = `
+Exit codes:
+   0  granted, or done
+   1  another failure
+   2  usage: the command line or an argument is wrong
+   3  pending: another attempt holds the reservation
+   4  committed: a duplicate, its response is shown
+   5  in doubt: nobody is admitted until an earlier attempt is settled
+   6  the key was used with another fingerprint
+   7  not the owner any more: lost, lapsed, not found, ended or in conflict;
+      or changed since it was looked at
+   8  unavailable, or the outcome is unknown: retry with the same attempt id or token
+   9  refused for load, storage or quota
+  10  not allowed
+`
+
+const rootLong = `coordctl asks a coordinator for admission, and shows operators what it is doing.
+
+Results go to stdout, everything else to stderr; with -o json an error is one JSON
+object on stderr. Durations are written as 100ms, 5m0s or 24h. A key that begins with
+a dash goes behind "--".
+
+A flag that takes one value may be given once. If a node cannot be reached, has no
+leader or loses an answer, the same call goes to the next of --endpoints, and round
+again until --timeout is over: a repetition is the same attempt, so nothing happens
+twice.`
+
+// control is one run of the program.
+type control struct {
+	world
+
+	endpoints []string
+	output    string
+	timeout   time.Duration
+
+	connections []*connection
+}
+
+func (c *control) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:                "coordctl",
+		Short:              "Admit once, from the command line",
+		Long:               rootLong,
+		Args:               cobra.NoArgs,
+		SilenceErrors:      true,
+		SilenceUsage:       true,
+		DisableSuggestions: true,
+		CompletionOptions:  cobra.CompletionOptions{DisableDefaultCmd: true},
+		PersistentPreRunE:  func(*cobra.Command, []string) error { return c.check() },
+		RunE: func(command *cobra.Command, _ []string) error {
+			return usagef("which command? `coordctl --help` lists them")
+		},
+	}
+	root.SetUsageTemplate(root.UsageTemplate() + exitCodes)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usagef("%v", err) })
+
+	endpoints := c.getenv(endpointsVariable)
+	if endpoints == "" {
+		endpoints = endpointsDefault
+	}
+	flags := root.PersistentFlags()
+	flags.StringSliceVar(&c.endpoints, "endpoints", strings.Split(endpoints, ","),
+		"client addresses of nodes, host:port,…; "+endpointsVariable+" sets the default")
+	flags.StringVarP(&c.output, "output", "o", "table", "how to show results: table or json")
+	flags.DurationVar(&c.timeout, "timeout", timeoutDefault,
+		"how long to try; a reserve with --wait has that on top, a listing has it for each page")
+
+	root.AddCommand(
+		c.reserve(), c.commit(), c.release(), c.extend(), c.get(), c.resolve(), c.purge(), c.records(),
+		c.shards(), c.shard(), c.status(), c.members(), c.transferLeadership(),
+	)
+	once(root.PersistentFlags())
+	for _, command := range root.Commands() {
+		once(command.Flags())
+	}
+	return root
+}
+
+// check looks at the flags that all commands have.
+func (c *control) check() error {
+	if c.output != "table" && c.output != "json" {
+		return usagef("--output is %q, it must be table or json", c.output)
+	}
+	if c.timeout <= 0 {
+		return usagef("--timeout is %v, it must be more than 0", c.timeout)
+	}
+	for i, endpoint := range c.endpoints {
+		endpoint = strings.TrimSpace(endpoint)
+		c.endpoints[i] = endpoint
+		if _, port, err := net.SplitHostPort(endpoint); err != nil || port == "" {
+			return usagef("--endpoints: %q is not host:port", endpoint)
+		}
+	}
+	if len(c.endpoints) == 0 {
+		return usagef("--endpoints names no node")
+	}
+	return nil
+}
+
+// once makes each flag that takes one value refuse a second: the last of two
+// tokens would win silently otherwise.
+func once(flags *pflag.FlagSet) {
+	flags.VisitAll(func(flag *pflag.Flag) {
+		if _, repeats := flag.Value.(pflag.SliceValue); !repeats {
+			flag.Value = &onceValue{Value: flag.Value}
+			if flag.DefValue == "0s" {
+				flag.DefValue = "" // else the help text calls it the default
+			}
+		}
+	})
+}
+
+type onceValue struct {
+	pflag.Value
+	given bool
+}
+
+// Set implements pflag.Value.
+func (v *onceValue) Set(text string) error {
+	if v.given {
+		return errors.New("it is given twice and takes one value")
+	}
+	v.given = true
+	return v.Value.Set(text)
+}

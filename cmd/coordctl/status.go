@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+)
+
+type statusJSON struct {
+	ClusterID        string       `json:"cluster_id"`
+	NodeID           string       `json:"node_id"`
+	Version          string       `json:"version"`
+	Shards           uint32       `json:"shards"`
+	ShardsWithLeader uint32       `json:"shards_with_leader"`
+	Healthy          bool         `json:"healthy"`
+	Problems         []string     `json:"problems"`
+	Members          []memberJSON `json:"members"`
+}
+
+func (c *control) status() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show whether the cluster is well, as the answering node sees it",
+		Long: `Show whether the cluster is well, as the answering node sees it. The exit code is 0
+whenever there is an answer; whether all is well is part of it.`,
+		Args: noArguments,
+		RunE: func(command *cobra.Command, _ []string) error {
+			answer, err := call(command.Context(), c, c.timeout,
+				func(ctx context.Context, connection *connection, options ...grpc.CallOption) (*coordinatorv1.ClusterStatusResponse, error) {
+					return connection.admin.ClusterStatus(ctx, &coordinatorv1.ClusterStatusRequest{}, options...)
+				})
+			if err != nil {
+				return err
+			}
+			shown := statusJSON{
+				ClusterID: answer.GetClusterId(), NodeID: answer.GetNodeId(), Version: answer.GetVersion(),
+				Shards: answer.GetShards(), ShardsWithLeader: answer.GetShardsWithLeader(),
+				Healthy: answer.GetHealthy(), Problems: append([]string{}, answer.GetProblems()...),
+				Members: showMembers(answer.GetMembers()),
+			}
+			return c.show(shown, statusRows(shown))
+		},
+	}
+}
+
+func statusRows(s statusJSON) [][]string {
+	healthy := "yes"
+	if !s.Healthy {
+		healthy = "no"
+	}
+	rows := [][]string{
+		{"healthy", healthy},
+		{"cluster", s.ClusterID},
+		{"answering node", s.NodeID},
+		{"version", s.Version},
+		{"shards", fmt.Sprintf("%d, %d with a leader", s.Shards, s.ShardsWithLeader)},
+	}
+	for _, m := range s.Members {
+		rows = append(rows, []string{"member", fmt.Sprintf("%s, clients at %s, leads %d", m.NodeID, dash(m.ClientAddress), m.Leads)})
+	}
+	for _, problem := range s.Problems {
+		rows = append(rows, []string{"problem", problem})
+	}
+	return rows
+}
