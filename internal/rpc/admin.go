@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/internal/admission"
 	"github.com/atmostonce/coordinator/internal/reason"
+	"github.com/atmostonce/coordinator/internal/shard"
 )
 
 // adminService serves operators.
@@ -188,6 +190,9 @@ func (s *adminService) transferAll(ctx context.Context, to string, members int) 
 // transferFault says what kept a shard from being handed over. An operator is helped
 // by the replica's own words.
 func transferFault(number int, err error) error {
+	if errors.Is(err, shard.ErrNoSuchReplica) {
+		return invalid("to_node", "names a node that has no replica of shard %d", number)
+	}
 	if named := namedFault(err); named != nil {
 		return named
 	}

@@ -40,9 +40,18 @@ type Replica interface {
 	Page(ctx context.Context, after uint64, limit int, keep func(*admission.Record, admission.Time) bool) (
 		records []*admission.Record, next uint64, more bool, err error)
 	// TransferLeadership hands the shard over to the named node, "" being any. It is
-	// for the leader.
+	// for the leader. [shard.ErrNoSuchReplica] reports that the node has no replica.
 	TransferLeadership(ctx context.Context, toNode string) error
 }
+
+// Router is a node's shards as [Config] wants them.
+func Router(r *shard.Router) Shards { return router{r} }
+
+// router differs from what it holds in a type only: a replica is an interface here.
+type router struct{ *shard.Router }
+
+// Replica implements [Shards].
+func (r router) Replica(i int) Replica { return r.Router.Replica(i) }
 
 // Cluster is what the node knows beyond its shards.
 type Cluster interface {
