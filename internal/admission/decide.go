@@ -3,7 +3,11 @@ package admission
 // Decide applies one command to what the shard knows of its identity. The view's
 // record is as stored; every rule sees it as it is at the instant.
 func Decide(view View, at Instant, command Command) Decision {
-	view.Record = view.Record.At(at.Now)
+	stored := view.Record
+	view.Record = stored.At(at.Now)
+	if stored.exists() && !view.Record.exists() && view.NamespaceRecords > 0 {
+		view.NamespaceRecords-- // it is over: a key must not be in its own way
+	}
 	return command.decide(view, at)
 }
 
