@@ -6,7 +6,11 @@ package admission
 // new record; r is never written to. At composes: looking twice on the way shows
 // the same as looking once.
 func (r *Record) At(now Time) *Record {
-	for r != nil && now >= r.Alarm() {
+	for r != nil {
+		alarm := r.Alarm()
+		if now < alarm || alarm == Never { // what has no end has none at the end of time either
+			break
+		}
 		r = r.next()
 	}
 	return r
@@ -71,11 +75,13 @@ func remembered(ended []EndedAttempt, now Time) []EndedAttempt {
 
 // end notes that the holder's attempt ended at the given time. An attempt that had
 // ended before (it lapsed, and was committed late) ends again: it is kept longer.
+// One attempt more is kept than has to be remembered, because a holder that lapsed
+// may come back by Extend, and must not have pushed anybody out by then.
 func (r *Record) end(at Time) {
 	r.unend()
 	r.Ended = append(r.Ended, EndedAttempt{ID: r.Holder, EndedAt: at})
-	for len(r.Ended) > EndedAttemptsMax ||
-		len(r.Ended) > EndedAttemptsKept && at >= r.Ended[0].EndedAt.Add(AttemptMemory) {
+	for len(r.Ended) > EndedAttemptsStored ||
+		len(r.Ended) > EndedAttemptsKept+1 && at >= r.Ended[0].EndedAt.Add(AttemptMemory) {
 		r.Ended = r.Ended[1:]
 	}
 }
@@ -96,13 +102,17 @@ func (r *Record) remembers(attempt AttemptID, now Time) bool {
 		return false
 	}
 	for i, ended := range r.Ended {
-		if ended.ID != attempt {
-			continue
+		if ended.ID == attempt {
+			return r.keeps(i, now)
 		}
-		kept := r.State != StateNone && len(r.Ended)-i <= EndedAttemptsKept
-		return kept || now < ended.EndedAt.Add(AttemptMemory)
 	}
 	return false
+}
+
+// keeps reports whether the i-th ended attempt must still be known.
+func (r *Record) keeps(i int, now Time) bool {
+	last := r.State != StateNone && len(r.Ended)-i <= EndedAttemptsKept
+	return last || now < r.Ended[i].EndedAt.Add(AttemptMemory)
 }
 
 // exists reports whether there is a record, for everybody to see.

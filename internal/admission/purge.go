@@ -29,12 +29,19 @@ func (c Purge) decide(view View, at Instant) Decision {
 	case held && !c.Force:
 		return view.refuse(NotPurgeable)
 	}
-	purged := r.Clone()
-	if held {
-		purged.end(at.Now)
+	return view.change(r.purged(at.Now), Answer{})
+}
+
+// purged returns the tombstone of a record that is forgotten before its time. Its
+// attempts stay used: whatever was remembered is remembered as if it ended now.
+func (r *Record) purged(now Time) *Record {
+	next := r.Clone()
+	next.Ended = next.Ended[:0]
+	for i, ended := range r.Ended {
+		if r.keeps(i, now) {
+			next.Ended = append(next.Ended, EndedAttempt{ID: ended.ID, EndedAt: now})
+		}
 	}
-	if tombstone := purged.tombstone(at.Now); tombstone != nil {
-		return view.change(tombstone, Answer{})
-	}
-	return view.delete(Answer{})
+	next.end(now)
+	return next.tombstone(now)
 }

@@ -50,6 +50,8 @@ const (
 	EndedAttemptsKept = 8
 	// EndedAttemptsMax bounds how many are remembered for [AttemptMemory].
 	EndedAttemptsMax = 64
+	// EndedAttemptsStored bounds how many a record holds.
+	EndedAttemptsStored = EndedAttemptsMax + 1
 )
 
 // EndedAttempt is an attempt that ended and must not be granted again.
@@ -78,9 +80,9 @@ type Record struct {
 	// Holder is the attempt that was granted last. Whether it still holds is told
 	// by the state.
 	Holder AttemptID
-	// Ended are the attempts before Holder that ended, oldest first; Holder itself
-	// is among them once it is released, settled or committed. A holder that
-	// lapsed is not (it may come back by Extend): see [Record.ended].
+	// Ended are the attempts that ended, oldest first, Holder among them unless it
+	// is pending; at most [EndedAttemptsStored]. A holder that lapsed and comes back
+	// by Extend is taken out again. Of a tombstone there is at least one.
 	Ended []EndedAttempt
 
 	Fingerprint []byte // 0 to 64 bytes; empty is absent
