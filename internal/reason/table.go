@@ -172,7 +172,7 @@ func CodeName(c codes.Code) string {
 	return code.Code(c).String() //nolint:gosec // codes are 0 to 16, or came as 32 bits
 }
 
-// WriteMarkdown writes the table as docs/semantics.md holds it.
+// WriteMarkdown writes the table, all columns, one reason a row.
 func WriteMarkdown(w io.Writer) error {
 	var b strings.Builder
 	b.WriteString("| reason | gRPC code | applied? | meaning | caller should | HTTP | exit |\n")
