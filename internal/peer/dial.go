@@ -62,7 +62,7 @@ type addresses struct{ port *Port }
 // ServerAddr implements raft.ServerAddressProvider.
 func (a addresses) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
 	hostPort := a.port.locate(id, "")
-	if hostPort == "" {
+	if hostPort == "" && id != a.port.cfg.Self {
 		return "", fmt.Errorf("peer: the address of %s is not known", id)
 	}
 	return Address(id, hostPort), nil

@@ -22,7 +22,7 @@ type Config struct {
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// Self is this server. Required.
 	Self raft.ServerID
-	// Advertise is the host:port that others dial. Required.
+	// Advertise is the host:port that others dial; empty where nobody can.
 	Advertise string
 	// Hello answers what another node asked; ctx ends with the connection's time.
 	// Required.
@@ -53,8 +53,6 @@ func (c *Config) Validate() error {
 	switch {
 	case c.Listener == nil, c.Dial == nil, c.Hello == nil, c.Logger == nil:
 		return errors.New("peer: config lacks a listener, a dialer, a hello or a logger")
-	case c.Advertise == "":
-		return errors.New("peer: config lacks the address that others dial")
 	case c.HandshakeTimeout < 10*time.Millisecond || c.HandshakeTimeout > time.Minute:
 		return fmt.Errorf("peer: handshake timeout %s is not between 10ms and 1m", c.HandshakeTimeout)
 	case c.HalfOpenMax < 1 || c.ConnectionsMax < 1:
@@ -117,6 +115,9 @@ func Listen(cfg Config) (*Port, error) {
 
 // Self returns the server that listens here.
 func (p *Port) Self() raft.ServerID { return p.cfg.Self }
+
+// Advertised returns the host:port that others dial; "" where nobody can.
+func (p *Port) Advertised() string { return p.cfg.Advertise }
 
 // JoinCluster tells the port which cluster it belongs to. From then on it takes
 // connections of that cluster. It panics when told of two.
