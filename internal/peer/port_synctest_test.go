@@ -337,6 +337,7 @@ func TestClosingTheCallListenerLetsCallsFinish(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		synctest.Wait() // until it is accepted
 		_ = b.CallListener().Close()
 		if _, err := conn.Write([]byte("x")); err != nil {
 			t.Errorf("an open call: %v", err)
