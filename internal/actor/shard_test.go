@@ -6,9 +6,11 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,7 +35,7 @@ func (l lonely) Dial(raft.ServerAddress, time.Duration) (net.Conn, error) {
 // testShard is a real group of one voter with its actor, on real files.
 type testShard struct {
 	*Actor
-	t     *testing.T
+	t     testing.TB
 	dir   string
 	group *raftfsm.Group
 	fates *fates
@@ -41,7 +43,7 @@ type testShard struct {
 
 // openShard starts a shard and waits until it serves. Whatever the configuration's
 // function changes is changed before.
-func openShard(t *testing.T, dir string, adjust func(*Config)) *testShard {
+func openShard(t testing.TB, dir string, adjust func(*Config)) *testShard {
 	t.Helper()
 	const self raft.ServerID = "n1/00112233445566778899aabbccddeeff"
 	group, err := raftfsm.Open(raftfsm.GroupConfig{
@@ -238,3 +240,13 @@ func (w *waiter) isDone() bool {
 		return false
 	}
 }
+
+// openBenchShard starts a shard that ends with the benchmark.
+func openBenchShard(b *testing.B) *testShard {
+	b.Helper()
+	s := openShard(b, b.TempDir(), nil)
+	b.Cleanup(s.close)
+	return s
+}
+
+func syncData(file *os.File) error { return syscall.Fdatasync(int(file.Fd())) }
