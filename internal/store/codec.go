@@ -43,6 +43,10 @@ const (
 
 	// responseInlineBytesMax is the longest response that lies within its record.
 	responseInlineBytesMax = 1024
+
+	// endedAttemptsMax bounds what is read; how many a record may hold is for the
+	// rules to say, and is less.
+	endedAttemptsMax = 2 * admission.EndedAttemptsMax
 )
 
 // place says where a committed record's response lies.
@@ -177,7 +181,7 @@ func checkRecord(r *admission.Record) error {
 	switch {
 	case r.State >= admission.States:
 		fault = "unknown state"
-	case len(r.Ended) > admission.EndedAttemptsMax:
+	case len(r.Ended) > endedAttemptsMax:
 		fault = "too many ended attempts"
 	case r.State == admission.StateNone && len(r.Ended) == 0:
 		fault = "a tombstone that remembers nothing"
@@ -394,7 +398,7 @@ func (d *decoder) response(r *admission.Record, response *storedResponse) {
 }
 
 func (d *decoder) ended(r *admission.Record) {
-	count := d.bounded(admission.EndedAttemptsMax)
+	count := d.bounded(endedAttemptsMax)
 	if count == 0 || d.bad {
 		return
 	}
@@ -442,7 +446,7 @@ func glance(sequence uint64, value []byte) (glimpse, error) {
 	case g.state != admission.StateNone:
 		g.response = d.front(&r)
 	default:
-		for range d.bounded(admission.EndedAttemptsMax) {
+		for range d.bounded(endedAttemptsMax) {
 			d.attempt(&last[0].ID)
 			last[0].EndedAt = d.time()
 			r.Ended = last[:]

@@ -19,10 +19,9 @@ type Tx struct {
 	changed  bool // apply has begun to change the state
 	ended    bool
 
-	read      *bolt.Tx // of the file; begun when it is needed
-	records   *bolt.Bucket
-	responses *bolt.Bucket
-	value     []byte // what was read last from the file
+	read    *bolt.Tx // of the file; begun when it is needed
+	records *bolt.Bucket
+	value   []byte // what was read last from the file
 }
 
 // faultError says that the file, or what was read from it, is not as it was written.
@@ -203,7 +202,7 @@ func (t *Tx) get(sequence uint64, response bool) error {
 		}
 		bucket := t.records
 		if response {
-			bucket = t.responses
+			bucket = t.read.Bucket(responsesBucket)
 		}
 		key := sequenceKey(sequence)
 		t.value = append(t.value[:0], bucket.Get(key[:])...)
@@ -223,8 +222,7 @@ func (t *Tx) begin() error {
 	if err != nil {
 		return err
 	}
-	t.read = read
-	t.records, t.responses = read.Bucket(recordsBucket), read.Bucket(responsesBucket)
+	t.read, t.records = read, read.Bucket(recordsBucket)
 	return nil
 }
 

@@ -1,0 +1,464 @@
+package store
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/atmostonce/coordinator/internal/admission"
+)
+
+// benchRecords are how many records there are before the measured work. Five
+// millions take minutes to write: they are there where COORDINATOR_BENCH_LARGE is
+// set.
+func benchRecords(b *testing.B) []int {
+	b.Helper()
+	if os.Getenv("COORDINATOR_BENCH_LARGE") != "" {
+		return []int{0, 1_000_000, 5_000_000}
+	}
+	if testing.Short() {
+		return []int{0}
+	}
+	return []int{0, 1_000_000}
+}
+
+// benchTTL draws a window from 1 minute to 24 hours, its logarithm uniform.
+func benchTTL(random *rand.Rand) time.Duration {
+	return time.Duration(float64(time.Minute) * math.Pow(24*60, random.Float64()))
+}
+
+func benchReserve(random *rand.Rand, i int) admission.Reserve {
+	c := admission.Reserve{
+		Identity: admission.Identity{
+			Namespace: "default", Principal: "account-0123456789", Operation: "POST /v1/workers/w7/reboot",
+			Key: fmt.Sprintf("7d9f2c1e-5b3a-4c8e-9f60-%012d", i),
+		},
+		Fingerprint: make([]byte, 32), PendingTTL: benchTTL(random), Retention: benchTTL(random),
+		Owner: "worker-17", WantedUntil: admission.Never,
+	}
+	binary.BigEndian.PutUint64(c.Attempt[:], random.Uint64())
+	return c
+}
+
+// benchStore returns a store with the given number of records. It is made once and
+// copied for those that come after.
+func benchStore(b *testing.B, records int) (*Store, *rand.Rand, Config) {
+	b.Helper()
+	cfg := testConfig(b)
+	cfg.MapBytes = MapBytesDefault
+	cfg.Identification = testIdentification
+	random := rand.New(rand.NewPCG(1, 2))
+	kept := filepath.Join(os.TempDir(), fmt.Sprintf("coordinator-bench-%d-%d.db", os.Getuid(), records))
+	if _, err := os.Stat(kept); err == nil {
+		copyFile(b, kept, cfg.Path)
+		return mustOpen(b, cfg), random, cfg
+	}
+	s := mustOpen(b, cfg)
+	for i := 0; i < records; {
+		benchUpdate(b, s, func(tx *Tx) error {
+			for range 5000 {
+				if _, err := decide(tx, benchReserve(random, i)); err != nil {
+					return err
+				}
+				i++
+			}
+			return nil
+		})
+	}
+	if err := s.Flush(); err != nil {
+		b.Fatal(err)
+	}
+	if records > 0 && os.Getenv("COORDINATOR_BENCH_KEEP") != "" {
+		copyFile(b, cfg.Path, kept)
+	}
+	return s, random, cfg
+}
+
+func copyFile(t testing.TB, from, to string) {
+	t.Helper()
+	source, err := os.Open(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer source.Close()
+	target, err := os.Create(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(target, source); err != nil {
+		t.Fatal(err)
+	}
+	if err := target.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func benchUpdate(b *testing.B, s *Store, apply func(tx *Tx) error) {
+	b.Helper()
+	if _, err := s.Update(Position{Index: s.Applied().Index + 1, Term: 1}, apply); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// pagesWritten are those of all commits so far.
+func pagesWritten(s *Store) int64 {
+	stats := s.file.db.Stats()
+	return stats.TxStats.GetPageAlloc() / int64(s.file.db.Info().PageSize)
+}
+
+// BenchmarkFlush measures the commit of 500 new records, and of 500 new ones with
+// 500 that were reserved just before and are committed now and 500 whose window is
+// over, scattered over everything that is there.
+func BenchmarkFlush(b *testing.B) {
+	for _, records := range benchRecords(b) {
+		b.Run(fmt.Sprintf("records=%d", records), func(b *testing.B) {
+			s, random, _ := benchStore(b, records)
+			next := records
+			b.Run("new", func(b *testing.B) {
+				benchFlush(b, s, func(tx *Tx) error {
+					for range 500 {
+						next++
+						if _, err := decide(tx, benchReserve(random, next)); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+			})
+			var tokens []admission.Token
+			var ids []admission.Identity
+			b.Run("mixed", func(b *testing.B) {
+				benchFlush(b, s, func(tx *Tx) error {
+					return benchMixed(tx, random, &next, &tokens, &ids)
+				})
+			})
+		})
+	}
+}
+
+func benchMixed(tx *Tx, random *rand.Rand, next *int, tokens *[]admission.Token, ids *[]admission.Identity) error {
+	for i, token := range *tokens {
+		if _, err := decide(tx, admission.Commit{Identity: (*ids)[i], Token: token, Response: admission.Response{
+			Bytes: 200, Stored: make([]byte, 200),
+		}}); err != nil {
+			return err
+		}
+	}
+	*tokens, *ids = (*tokens)[:0], (*ids)[:0]
+	for range 500 {
+		*next++
+		c := benchReserve(random, *next)
+		d, err := decide(tx, c)
+		if err != nil {
+			return err
+		}
+		*tokens, *ids = append(*tokens, d.Answer.Token), append(*ids, c.Identity)
+	}
+	due, err := tx.Due(admission.Never-1, 500)
+	if err != nil {
+		return err
+	}
+	for _, r := range due {
+		d := admission.Reclaim(admission.View{Record: r, Counter: tx.store.head.counter}, admission.Never-1)
+		if err := tx.Apply(d, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func benchFlush(b *testing.B, s *Store, apply func(tx *Tx) error) {
+	b.Helper()
+	s.config.FlushInterval = FlushIntervalMax
+	var pages int64
+	var slowest, spent time.Duration
+	for range b.N {
+		b.StopTimer()
+		benchUpdate(b, s, apply)
+		before := pagesWritten(s)
+		b.StartTimer()
+		began := time.Now()
+		if err := s.Flush(); err != nil {
+			b.Fatal(err)
+		}
+		took := time.Since(began)
+		spent += took
+		slowest = max(slowest, took)
+		pages += pagesWritten(s) - before
+	}
+	b.ReportMetric(float64(pages)/float64(b.N), "pages/flush")
+	b.ReportMetric(float64(spent.Microseconds())/1e3/float64(b.N), "ms/flush")
+	b.ReportMetric(float64(slowest.Microseconds())/1e3, "ms-slowest")
+	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkFreelist compares commits that write the list of free pages with those
+// that do not, and opening the file after either, at different shares of free pages.
+func BenchmarkFreelist(b *testing.B) {
+	for _, records := range benchRecords(b) {
+		if records == 0 {
+			continue
+		}
+		s, random, cfg := benchStore(b, records)
+		next := records
+		for _, part := range []string{"full", "third-free"} {
+			if part == "third-free" {
+				benchDeleteOldest(b, s, records/3)
+			}
+			for _, synced := range []bool{false, true} {
+				s.file.db.NoFreelistSync = !synced
+				name := fmt.Sprintf("records=%d/%s/synced=%v", records, part, synced)
+				b.Run(name+"/flush", func(b *testing.B) {
+					benchFlush(b, s, func(tx *Tx) error {
+						for range 500 {
+							next++
+							if _, err := decide(tx, benchReserve(random, next)); err != nil {
+								return err
+							}
+						}
+						return nil
+					})
+					b.ReportMetric(float64(s.file.db.Stats().FreePageN), "free-pages")
+					b.ReportMetric(float64(s.file.bytes())/(1<<20), "MiB")
+				})
+				b.Run(name+"/open", func(b *testing.B) {
+					benchOpenFile(b, s, cfg)
+				})
+			}
+		}
+	}
+}
+
+func benchDeleteOldest(b *testing.B, s *Store, records int) {
+	b.Helper()
+	for deleted := 0; deleted < records; deleted += 5000 {
+		benchUpdate(b, s, func(tx *Tx) error {
+			for _, l := range tx.store.oldest(b, 5000) {
+				if err := tx.Apply(admission.Decision{Deleted: true, Counter: tx.store.head.counter}, l); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err := s.Flush(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// oldest reads the first records under the lock that an update holds.
+func (s *Store) oldest(b *testing.B, limit int) []*admission.Record {
+	b.Helper()
+	p, err := s.page(0, limit)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var records []*admission.Record
+	for i, sequence := range p.sequences {
+		r, _, err := decodeRecord(sequence, p.values[i])
+		if err != nil {
+			b.Fatal(err)
+		}
+		records = append(records, r)
+	}
+	return records
+}
+
+// benchOpenFile times what bbolt needs to open a copy of the file, pages checked
+// and cached before.
+func benchOpenFile(b *testing.B, s *Store, cfg Config) {
+	path := filepath.Join(b.TempDir(), "copy.db")
+	copyFile(b, cfg.Path, path)
+	var check, bolt time.Duration
+	for range b.N {
+		handle, err := os.Open(path)
+		if err != nil {
+			b.Fatal(err)
+		}
+		began := time.Now()
+		if err := checkPages(handle); err != nil {
+			b.Fatal(err)
+		}
+		check += time.Since(began)
+		_ = handle.Close()
+		began = time.Now()
+		f := &file{path: path}
+		if err := f.open(os.OpenFile, s.config.fileOptions()); err != nil {
+			b.Fatal(err)
+		}
+		bolt += time.Since(began)
+		if err := f.close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(check.Milliseconds())/float64(b.N), "ms-check")
+	b.ReportMetric(float64(bolt.Milliseconds())/float64(b.N), "ms-bbolt")
+	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkOpen measures all of Open: pages checked, bbolt opened, index built.
+func BenchmarkOpen(b *testing.B) {
+	for _, records := range benchRecords(b) {
+		b.Run(fmt.Sprintf("records=%d", records), func(b *testing.B) {
+			s, _, cfg := benchStore(b, records)
+			if err := s.Close(); err != nil {
+				b.Fatal(err)
+			}
+			b.ResetTimer()
+			for range b.N {
+				s, err := Open(cfg)
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.StopTimer()
+				b.ReportMetric(float64(s.Stats().IndexBytes)/float64(max(records, 1)), "index-B/record")
+				if err := s.Close(); err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+			}
+		})
+	}
+}
+
+// BenchmarkCopy measures a copy, the plain one that it is instead of, and the
+// installation of it.
+func BenchmarkCopy(b *testing.B) {
+	for _, records := range benchRecords(b) {
+		if records == 0 {
+			continue
+		}
+		s, _, cfg := benchStore(b, records)
+		b.Run(fmt.Sprintf("records=%d/compact", records), func(b *testing.B) {
+			for range b.N {
+				c, err := s.Copy()
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.ReportMetric(float64(c.Size)/(1<<20), "MiB")
+				if err := c.Close(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.Run(fmt.Sprintf("records=%d/plain", records), func(b *testing.B) {
+			for range b.N {
+				tx, err := s.file.db.Begin(false)
+				if err != nil {
+					b.Fatal(err)
+				}
+				plain, err := os.Create(filepath.Join(b.TempDir(), "plain"))
+				if err != nil {
+					b.Fatal(err)
+				}
+				if _, err := tx.WriteTo(plain); err != nil {
+					b.Fatal(err)
+				}
+				_ = plain.Close()
+				b.ReportMetric(float64(s.file.bytes())/(1<<20), "MiB")
+				_ = tx.Rollback()
+			}
+		})
+		b.Run(fmt.Sprintf("records=%d/install", records), func(b *testing.B) {
+			for range b.N {
+				b.StopTimer()
+				path := receive(b, s, filepath.Dir(cfg.Path))
+				b.StartTimer()
+				if err := s.Install(path); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.Run(fmt.Sprintf("records=%d/hash", records), func(b *testing.B) {
+			for range b.N {
+				stateHash(b, s)
+			}
+		})
+	}
+}
+
+// receive writes a copy of the state into a file, as a node does that gets one.
+func receive(t testing.TB, s *Store, directory string) string {
+	t.Helper()
+	c, err := s.Copy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(directory, "received")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := io.Copy(f, c)
+	if err != nil || n != c.Size {
+		t.Fatalf("copied %d bytes of %d: %v", n, c.Size, err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(path, copySuffix) {
+		t.Fatal("a received file would be removed by Open")
+	}
+	return path
+}
+
+// BenchmarkLookup measures a look at one of many records that are in the file.
+func BenchmarkLookup(b *testing.B) {
+	for _, records := range benchRecords(b) {
+		if records == 0 {
+			continue
+		}
+		s, random, _ := benchStore(b, records)
+		ids := make([]admission.Identity, 4096)
+		for i := range ids {
+			ids[i] = benchReserve(rand.New(rand.NewPCG(3, 4)), random.IntN(records)).Identity
+		}
+		b.Run(fmt.Sprintf("records=%d", records), func(b *testing.B) {
+			b.ReportAllocs()
+			i := 0
+			for b.Loop() {
+				i++
+				if err := s.View(func(tx *Tx) error {
+					view, err := tx.Admission(ids[i%len(ids)])
+					if err == nil && view.Record == nil {
+						b.Fatal("not found")
+					}
+					return err
+				}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkUpdate measures one Reserve of a new key, decided and applied, with the
+// flushes that come with it.
+func BenchmarkUpdate(b *testing.B) {
+	for _, records := range benchRecords(b) {
+		s, random, _ := benchStore(b, records)
+		s.config.FlushInterval = FlushIntervalDefault
+		next := records
+		b.Run(fmt.Sprintf("records=%d", records), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				next++
+				c := benchReserve(random, next)
+				benchUpdate(b, s, func(tx *Tx) error {
+					_, err := decide(tx, c)
+					return err
+				})
+			}
+		})
+	}
+}
