@@ -19,8 +19,8 @@ func New() *Shard { return &Shard{history: map[admission.Identity][]event{}} }
 // Verdict is an answer that the contract allows, and what it leads to.
 type Verdict struct {
 	Answer admission.Answer
-	// LateOpen says that the contract does not fix Answer.Late.
-	LateOpen bool
+	// LateOpen and RepeatedOpen say that the contract does not fix that field.
+	LateOpen, RepeatedOpen bool
 
 	on    admission.Identity
 	event *event
@@ -108,7 +108,7 @@ func (s *Shard) reserve(now standing, at admission.Instant, c admission.Reserve,
 		return one(admission.Answer{Outcome: admission.OutcomeInDoubt, Owner: holder.Owner, Since: now.grant.at.Now, Deadline: admission.Never})
 	}
 	var verdicts []Verdict
-	switch now.recall(c.Attempt, at.Now) {
+	switch recall(s.history[c.Identity], c.Attempt, at.Now) {
 	case remembered:
 		return refuse(admission.AttemptEnded)
 	case forgivable:
@@ -223,7 +223,7 @@ func (s *Shard) extend(now standing, at admission.Instant, c admission.Extend) [
 		return refuse(admission.ReservationLapsed) // the span is over, nothing is left
 	}
 	if deadline == now.deadline {
-		return one(admission.Answer{Deadline: deadline})
+		return []Verdict{{Answer: admission.Answer{Deadline: deadline}, RepeatedOpen: true}}
 	}
 	return []Verdict{{Answer: admission.Answer{Deadline: deadline}, event: &event{kind: extended, at: at,
 		first: s.counter + 1, second: s.counter + 2, deadline: deadline}}}
@@ -326,4 +326,42 @@ func (s *Shard) Get(id admission.Identity, now admission.Time) (Seen, bool) {
 		seen.Reason = stands.last.reason
 	}
 	return seen, true
+}
+
+// Describes reports whether the answer is the verdict's, as far as the contract
+// fixes it.
+func (v Verdict) Describes(command admission.Command, got admission.Answer) bool {
+	want := v.Answer
+	if want.Refusal != admission.None {
+		return got.Refusal == want.Refusal
+	}
+	if v.LateOpen {
+		got.Late = want.Late
+	}
+	if v.RepeatedOpen {
+		got.Repeated = want.Repeated
+	}
+	switch command.(type) {
+	case admission.Reserve:
+		if want.Outcome == admission.OutcomeGranted {
+			got.Since = want.Since // nobody is told the age of an own reservation
+		}
+	case admission.Release:
+		got.Deadline = want.Deadline
+	case admission.Resolve:
+		got.Deadline, got.Late = want.Deadline, want.Late
+	}
+	return got.Refusal == want.Refusal &&
+		got.Outcome == want.Outcome &&
+		got.Repeated == want.Repeated &&
+		got.Late == want.Late &&
+		got.Token == want.Token &&
+		got.Fence == want.Fence &&
+		got.Previous == want.Previous &&
+		got.Attempt == want.Attempt &&
+		got.Owner == want.Owner &&
+		got.Since == want.Since &&
+		got.Deadline == want.Deadline &&
+		got.Response.Hash == want.Response.Hash &&
+		got.Response.Bytes == want.Response.Bytes
 }

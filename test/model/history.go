@@ -162,18 +162,33 @@ const (
 )
 
 // recall says what must be known of an attempt at a moment.
-func (s standing) recall(id admission.AttemptID, now admission.Time) memory {
-	best := unknown
+func recall(history []event, id admission.AttemptID, now admission.Time) memory {
+	s := standingAt(history, now)
+	best, youngest := unknown, len(s.ended)
 	for i, e := range s.ended {
 		if e.id != id {
 			continue
 		}
 		best = max(best, forgivable)
 		younger := len(s.ended) - 1 - i
+		youngest = min(youngest, younger)
 		lately := now < plus(e.at, 10*time.Minute) && younger < 64
 		kept := s.state != admission.StateNone && e.life == s.life && younger < 8
 		if lately || kept {
 			best = remembered
+		}
+	}
+	if best == remembered || best == unknown || youngest >= 64 {
+		return best
+	}
+	// A purged record's attempt ids stay used: what was known at the purge stays known
+	// as if it had ended there.
+	for i := len(history) - 1; i >= 0; i-- {
+		if e := history[i]; e.kind == purged {
+			if now < plus(e.at.Now, 10*time.Minute) && recall(history[:i], id, e.at.Now) == remembered {
+				return remembered
+			}
+			break
 		}
 	}
 	return best
