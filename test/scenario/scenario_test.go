@@ -258,7 +258,7 @@ func TestParseDuration(t *testing.T) {
 }
 
 func TestLabels(t *testing.T) {
-	if scenario.AttemptOf("a") != scenario.AttemptOf("a") || scenario.AttemptOf("a") == scenario.AttemptOf("b") {
+	if first, again := scenario.AttemptOf("a"), scenario.AttemptOf("a"); first != again || first == scenario.AttemptOf("b") {
 		t.Error("the same label must be the same attempt, and only the same")
 	}
 	if scenario.FingerprintOf("") != nil || string(scenario.FingerprintOf("F1")) == string(scenario.FingerprintOf("F2")) {
