@@ -6,19 +6,12 @@ import (
 	"log/slog"
 	"time"
 
-	"google.golang.org/grpc"
-
 	"github.com/atmostonce/coordinator/internal/admission"
 )
 
 // MessageBytesMax is how large a message to the server may be, in bytes. A response
 // of [Settings].ResponseBytesMax fits with all its framing.
 const MessageBytesMax = 2 << 20
-
-// ServerOptions are the options that a server for these services must have.
-func ServerOptions() []grpc.ServerOption {
-	return []grpc.ServerOption{grpc.MaxRecvMsgSize(MessageBytesMax)}
-}
 
 // Config is what the services need.
 type Config struct {

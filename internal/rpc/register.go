@@ -41,26 +41,6 @@ func Register(registrar grpc.ServiceRegistrar, cfg Config) error {
 	return nil
 }
 
-// tolerant returns the service with one difference: a message that does not decode
-// is the caller's mistake, which gRPC would answer with Internal.
-func tolerant(description grpc.ServiceDesc) *grpc.ServiceDesc {
-	methods := make([]grpc.MethodDesc, len(description.Methods))
-	for i, method := range description.Methods {
-		generated := method.Handler
-		method.Handler = func(service any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
-			return generated(service, ctx, func(message any) error {
-				if decode(message) != nil {
-					return invalid("request", "is not a message of this call")
-				}
-				return nil
-			}, interceptor)
-		}
-		methods[i] = method
-	}
-	description.Methods = methods
-	return &description
-}
-
 // bound gives a call without a deadline one, so that it ends.
 func (s *server) bound(ctx context.Context, wait time.Duration) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
