@@ -1,0 +1,82 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/atmostonce/coordinator/internal/rpc"
+)
+
+// reachWithin bounds how long Members waits for the others to answer.
+const reachWithin = time.Second
+
+// cluster is what the services are told about the cluster.
+type cluster struct{ node *Node }
+
+var _ rpc.Cluster = cluster{}
+
+// ID implements rpc.Cluster. It is "" while the node belongs to no cluster.
+func (c cluster) ID() string { return c.node.file.State().ClusterID }
+
+// NodeID implements rpc.Cluster.
+func (c cluster) NodeID() string { return c.node.cfg.NodeID }
+
+// Version implements rpc.Cluster.
+func (c cluster) Version() string { return c.node.cfg.Version }
+
+// Members implements rpc.Cluster. Every other member is asked whether it is there.
+func (c cluster) Members(ctx context.Context) []rpc.Member {
+	ctx, cancel := context.WithTimeout(ctx, reachWithin)
+	defer cancel()
+	state := c.node.file.State()
+	if state.ClusterID == "" {
+		return nil
+	}
+	answered := c.node.membership.ExchangeOnce(ctx, c.node.port)
+	var members []rpc.Member
+	for _, m := range c.node.membership.Directory().Members() {
+		self := m.ID() == state.ID()
+		members = append(members, rpc.Member{
+			NodeID:        m.Name,
+			Incarnation:   m.Incarnation,
+			PeerAddress:   m.PeerAddress,
+			ClientAddress: m.ClientAddress,
+			Reachable:     self || answered[m.ID()],
+			Self:          self,
+		})
+	}
+	return members
+}
+
+// Problems implements rpc.Cluster.
+func (c cluster) Problems(context.Context) []string {
+	var problems []string
+	if waiting := c.node.membership.Waiting(); waiting != "" {
+		problems = append(problems, "This node belongs to no cluster; it waits for "+waiting+".")
+	}
+	if c.node.membership.Removed() {
+		problems = append(problems, "The cluster goes on without this node: it was replaced.")
+	}
+	if c.node.storageFull.Load() {
+		problems = append(problems, fmt.Sprintf("This node has less than %d bytes of free disk space and takes no new keys.", c.node.cfg.FreeBytesMin))
+	}
+	return problems
+}
+
+// servers returns every server in the Raft configurations of the shards.
+func (n *Node) servers() map[raft.ServerID]raft.ServerAddress {
+	router := n.shards.router.Load()
+	if router == nil {
+		return nil
+	}
+	servers := make(map[raft.ServerID]raft.ServerAddress)
+	for i := range router.Shards() {
+		for _, server := range router.Replica(i).Group().Configuration().Servers {
+			servers[server.ID] = server.Address
+		}
+	}
+	return servers
+}

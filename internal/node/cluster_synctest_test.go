@@ -1,0 +1,427 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/membership"
+	"github.com/atmostonce/coordinator/internal/peer"
+	"github.com/atmostonce/coordinator/internal/reason"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// network is one of pipes, in which hosts can be cut off.
+type network struct {
+	mu        sync.Mutex
+	listeners map[string]*pipes
+}
+
+type pipes struct {
+	*nowhere
+	conns   chan net.Conn
+	address string
+}
+
+type pipeAddress string
+
+func (pipeAddress) Network() string  { return "tcp" }
+func (a pipeAddress) String() string { return string(a) }
+
+func (n *network) listen(_, address string) (net.Listener, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if l := n.listeners[address]; l != nil {
+		select {
+		case <-l.closed:
+		default:
+			return nil, errors.New("address already in use")
+		}
+	}
+	l := &pipes{nowhere: newNowhere(), conns: make(chan net.Conn), address: address}
+	n.listeners[address] = l
+	return l, nil
+}
+
+func (p *pipes) Addr() net.Addr { return pipeAddress(p.address) }
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case conn := <-p.conns:
+		return conn, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (n *network) dial(ctx context.Context, address string) (net.Conn, error) {
+	n.mu.Lock()
+	l := n.listeners[address]
+	n.mu.Unlock()
+	if l == nil {
+		return nil, errors.New("connection refused")
+	}
+	near, far := net.Pipe()
+	select {
+	case l.conns <- far:
+		return near, nil
+	case <-l.closed:
+		return nil, errors.New("connection refused")
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// world is three nodes on that network.
+type world struct {
+	t       *testing.T
+	network *network
+	log     *logged
+	dirs    map[string]string
+	nodes   map[string]*Node
+	free    int64
+}
+
+type logged struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logged) Write(text []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(text)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{t: t, network: &network{listeners: make(map[string]*pipes)}, log: &logged{},
+		dirs: make(map[string]string), nodes: make(map[string]*Node), free: 1 << 40}
+	for _, name := range []string{"n1", "n2", "n3"} {
+		w.dirs[name] = filepath.Join(t.TempDir(), name)
+	}
+	t.Cleanup(func() {
+		for name := range w.nodes {
+			w.stop(name)
+		}
+		if t.Failed() {
+			t.Log(w.log)
+		}
+	})
+	return w
+}
+
+func threePeers() []peer.Listed {
+	return []peer.Listed{{Name: "n1", Address: "n1:7430"}, {Name: "n2", Address: "n2:7430"}, {Name: "n3", Address: "n3:7430"}}
+}
+
+func (w *world) config(name string) Config {
+	cfg := Default()
+	cfg.DataDir, cfg.NodeID = w.dirs[name], name
+	cfg.Listen = name + ":7420"
+	cfg.Peers = threePeers()
+	cfg.Insecure = true
+	cfg.ListenOn, cfg.Dial = w.network.listen, w.network.dial
+	cfg.FreeBytes = func(string) (int64, error) { return w.free, nil }
+	cfg.Logger = slog.New(slog.NewTextHandler(w.log, nil)).With("node", name)
+	return cfg
+}
+
+func (w *world) start(name string, change func(*Config)) *Node {
+	w.t.Helper()
+	cfg := w.config(name)
+	if change != nil {
+		change(&cfg)
+	}
+	n, err := Start(w.t.Context(), cfg)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.nodes[name] = n
+	return n
+}
+
+func (w *world) stop(name string) {
+	w.t.Helper()
+	n := w.nodes[name]
+	if n == nil {
+		return
+	}
+	delete(w.nodes, name)
+	if err := n.Stop(context.Background()); err != nil {
+		w.t.Errorf("stop %s: %v", name, err)
+	}
+}
+
+func (w *world) wipe(name string) {
+	w.t.Helper()
+	if err := os.RemoveAll(w.dirs[name]); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// client connects to a node as a caller does.
+func (w *world) client(name string) *grpc.ClientConn {
+	w.t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+name+":7420",
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(w.network.dial))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// serving waits until every started node says that it serves.
+func (w *world) serving() {
+	w.t.Helper()
+	for name, n := range w.nodes {
+		deadline := time.Now().Add(2 * time.Minute)
+		for n.notReady() != "" {
+			if time.Now().After(deadline) {
+				w.t.Fatalf("%s is not ready: %s", name, n.notReady())
+			}
+			if err := n.Err(); err != nil {
+				w.t.Fatalf("%s failed: %v", name, err)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	}
+}
+
+func (w *world) reserve(name, key string) (*coordinatorv1.ReserveResponse, error) {
+	ctx, cancel := context.WithTimeout(w.t.Context(), 10*time.Second)
+	defer cancel()
+	return coordinatorv1.NewCoordinatorServiceClient(w.client(name)).Reserve(ctx, &coordinatorv1.ReserveRequest{
+		Identity: &coordinatorv1.Identity{Operation: "op", Key: key},
+	})
+}
+
+// admits checks that a key is granted once, whichever nodes are asked.
+func (w *world) admits(key string, names ...string) {
+	w.t.Helper()
+	granted := 0
+	for _, name := range names {
+		answer, err := w.reserve(name, key)
+		if err != nil {
+			w.t.Fatalf("reserve %s on %s: %v", key, name, err)
+		}
+		if answer.GetGranted() != nil {
+			granted++
+		}
+	}
+	if granted != 1 {
+		w.t.Errorf("%s was granted %d times", key, granted)
+	}
+}
+
+func TestOneNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		alone := func(c *Config) { c.Peers, c.Listen = nil, "n1:7420" }
+		n := w.start("n1", alone)
+		w.serving()
+		w.admits("k", "n1", "n1")
+		status, err := healthv1.NewHealthClient(w.client("n1")).Check(t.Context(),
+			&healthv1.HealthCheckRequest{Service: "coordinator.v1.CoordinatorService"})
+		if err != nil || status.GetStatus() != healthv1.HealthCheckResponse_SERVING {
+			t.Errorf("got %v, %v", status, err)
+		}
+		members, err := coordinatorv1.NewAdminServiceClient(w.client("n1")).Members(t.Context(), &coordinatorv1.MembersRequest{})
+		if err != nil || len(members.GetMembers()) != 1 || members.GetMembers()[0].GetClientAddress() != "n1:7420" ||
+			members.GetClusterId() != n.file.State().ClusterID {
+			t.Errorf("got %v, %v", members, err)
+		}
+		w.stop("n1")
+		w.start("n1", alone)
+		w.serving()
+		answer, err := w.reserve("n1", "k")
+		if err != nil || answer.GetPending() == nil {
+			t.Errorf("after a restart: %v, %v", answer, err)
+		}
+	})
+}
+
+func TestThreeNodesInAnyOrder(t *testing.T) {
+	for _, order := range [][]string{{"n1", "n2", "n3"}, {"n3", "n2", "n1"}, {"n2", "n1", "n3"}} {
+		for _, late := range []time.Duration{0, time.Hour} {
+			t.Run(fmt.Sprint(order, late), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t)
+					w.start(order[0], nil)
+					w.start(order[1], nil)
+					time.Sleep(late)
+					if late > 0 {
+						if _, err := w.reserve(order[0], "early"); reason.Of(err).Reason != reason.NoLeader {
+							t.Errorf("before there is a cluster: %v", err)
+						}
+						if why := w.nodes[order[0]].notReady(); !strings.Contains(why, order[2]) {
+							t.Errorf("does not say whom it waits for: %q", why)
+						}
+					}
+					w.start(order[2], nil)
+					w.serving()
+					for i := range 6 {
+						w.admits(fmt.Sprint("key", i), "n1", "n2", "n3")
+					}
+				})
+			})
+		}
+	}
+}
+
+// A node that comes back without its disk takes part in nothing: with it and one
+// other node there is no majority.
+func TestWipedNodeNeitherVotesNorAcknowledges(t *testing.T) {
+	for _, wiped := range []string{"n1", "n2"} {
+		t.Run(wiped, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				for _, name := range []string{"n1", "n2", "n3"} {
+					w.start(name, nil)
+				}
+				w.serving()
+				w.admits("k", "n1", "n2", "n3")
+				w.stop(wiped)
+				w.stop("n3")
+				w.wipe(wiped)
+				n := w.start(wiped, func(c *Config) { c.JoinWait = time.Minute })
+				time.Sleep(30 * time.Second)
+				other := "n1"
+				if wiped == "n1" {
+					other = "n2"
+				}
+				if _, err := w.reserve(other, "new"); err == nil {
+					t.Error("two nodes, one of them empty, acknowledged a reservation")
+				}
+				if n.shards.router.Load() != nil {
+					t.Error("the empty node has opened shards")
+				}
+				if why := n.notReady(); !strings.Contains(why, "coordctl members replace "+wiped) {
+					t.Errorf("does not say what to do: %q", why)
+				}
+				<-n.Done()
+				if !errors.Is(n.Err(), membership.ErrExcluded) {
+					t.Errorf("got %v", n.Err())
+				}
+				w.start("n3", nil)
+				delete(w.nodes, wiped)
+				if err := n.Stop(context.Background()); err != nil {
+					t.Error(err)
+				}
+				w.serving()
+				answer, err := w.reserve(other, "k")
+				if err != nil || answer.GetPending() == nil {
+					t.Errorf("the old record: %v, %v", answer, err)
+				}
+			})
+		})
+	}
+}
+
+// Leadership moves away from a node that stops, before it is gone.
+func TestStopHandsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		for _, name := range []string{"n1", "n2", "n3"} {
+			w.start(name, nil)
+		}
+		w.serving()
+		for _, name := range []string{"n1", "n2", "n3"} {
+			before := time.Now()
+			w.stop(name)
+			if took := time.Since(before); took > 5*time.Second {
+				t.Errorf("stopping %s took %v", name, took)
+			}
+			for _, n := range w.nodes {
+				for i := range n.shards.count {
+					leader := n.shards.Replica(i).Leader()
+					if leader.NodeID == name {
+						t.Errorf("%s still follows %s in shard %d", n.cfg.NodeID, name, i)
+					}
+				}
+			}
+			w.start(name, nil)
+			w.serving()
+		}
+	})
+}
+
+func TestLeadersAreSpread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		six := func(c *Config) { c.Shards = 6 }
+		for _, name := range []string{"n1", "n2", "n3"} {
+			w.start(name, six)
+		}
+		w.serving()
+		time.Sleep(5 * time.Minute)
+		led := make(map[string]int)
+		for i := range 6 {
+			led[w.nodes["n1"].shards.Replica(i).Leader().NodeID]++
+		}
+		for name, count := range led {
+			if count != 2 {
+				t.Errorf("%s leads %d of 6 shards", name, count)
+			}
+		}
+	})
+}
+
+func TestShortOfSpace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		alone := func(c *Config) { c.Peers = nil }
+		w.start("n1", alone)
+		w.serving()
+		w.admits("k", "n1")
+		w.stop("n1")
+		w.free = 1000
+		w.start("n1", alone)
+		w.serving()
+		time.Sleep(2 * time.Second)
+		if _, err := w.reserve("n1", "new"); reason.Of(err).Reason != reason.StorageFull {
+			t.Errorf("got %v", err)
+		}
+		if answer, err := w.reserve("n1", "k"); err != nil || answer.GetPending() == nil {
+			t.Errorf("the record that exists: %v, %v", answer, err)
+		}
+	})
+}
+
+// Invariant 5.
+func TestPanicsAreAnswered(t *testing.T) {
+	var log logged
+	answer, err := recoverUnary(slog.New(slog.NewTextHandler(&log, nil)))(t.Context(), nil,
+		&grpc.UnaryServerInfo{FullMethod: "/x/Y"}, func(context.Context, any) (any, error) { panic("secret") })
+	f := reason.Of(err)
+	if answer != nil || f.Code != codes.Unavailable || f.Reason != reason.OutcomeUnknown || strings.Contains(f.Message, "secret") {
+		t.Errorf("got %v, %+v", answer, f)
+	}
+	if text := log.String(); !strings.Contains(text, "secret") || !strings.Contains(text, "/x/Y") {
+		t.Errorf("logged %q", text)
+	}
+}

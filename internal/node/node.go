@@ -1,0 +1,336 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hashicorp/raft"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+
+	"github.com/atmostonce/coordinator/internal/membership"
+	"github.com/atmostonce/coordinator/internal/peer"
+	"github.com/atmostonce/coordinator/internal/rpc"
+	"github.com/atmostonce/coordinator/internal/shard"
+)
+
+// Node is a running node.
+type Node struct {
+	cfg        Config
+	lock       *membership.Lock
+	file       *membership.File
+	membership *membership.Membership
+	port       *peer.Port
+	shards     *shards
+	public     *grpc.Server // for clients
+	internal   *grpc.Server // for calls that other nodes forward
+	health     *health.Server
+	http       *http.Server // nil: none
+	listener   net.Listener
+	httpAt     net.Addr // nil: none
+
+	ctx         context.Context // ends when the node begins to stop
+	cancel      context.CancelFunc
+	work        sync.WaitGroup // everything that runs until then
+	serveErrors sync.WaitGroup // the servers
+	storageFull atomic.Bool
+	ready       chan struct{}
+
+	healthMu sync.Mutex
+	serving  bool
+
+	failOnce sync.Once
+	failed   chan struct{}
+	failure  error // set before failed is closed
+
+	stopOnce sync.Once
+	stopped  chan struct{}
+	stopErr  error
+}
+
+// Start starts a node. It returns once its ports are open; see the package comment for
+// what goes on afterwards. ctx bounds the start only.
+func Start(ctx context.Context, cfg Config) (*Node, error) {
+	cfg.withDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	n := &Node{cfg: cfg, health: newHealth(), ready: make(chan struct{}), failed: make(chan struct{}), stopped: make(chan struct{})}
+	n.ctx, n.cancel = context.WithCancel(context.Background())
+	if err := n.prepare(ctx); err != nil {
+		n.cancel()
+		return nil, errors.Join(err, n.undo())
+	}
+	n.serve()
+	n.work.Go(n.run)
+	n.work.Go(func() { n.watchSpace(n.ctx) })
+	return n, nil
+}
+
+func (c *Config) withDefaults() {
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.ListenOn == nil {
+		c.ListenOn = net.Listen
+	}
+	if c.Dial == nil {
+		c.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", address)
+		}
+	}
+	if c.FreeBytes == nil {
+		c.FreeBytes = freeBytes
+	}
+}
+
+// prepare takes the directory and the ports, and puts everything together. What it has
+// taken when it fails is for undo.
+func (n *Node) prepare(ctx context.Context) (err error) {
+	cfg := &n.cfg
+	if n.lock, err = membership.Acquire(ctx, cfg.DataDir); err != nil {
+		return err
+	}
+	if n.file, err = membership.Open(cfg.DataDir, cfg.NodeID, cfg.Shards, ShardsDefault); err != nil {
+		return err
+	}
+	state := n.file.State()
+	n.shards = newShards(state.Shards)
+
+	if n.listener, err = listen(cfg, "listen", cfg.Listen); err != nil {
+		return err
+	}
+	peers := net.Listener(newNowhere())
+	peerAddress := ""
+	if at := cfg.peerListen(); at != "" {
+		if peers, err = listen(cfg, "peer-listen", at); err != nil {
+			return err
+		}
+		set := cfg.PeerAdvertise
+		if set == "" {
+			set = cfg.listed()
+		}
+		peerAddress = advertised(set, peers.Addr(), hostname)
+	}
+	if err := n.openPort(&state, peers, peerAddress); err != nil {
+		return errors.Join(err, peers.Close())
+	}
+	return n.register()
+}
+
+func listen(cfg *Config, setting, address string) (net.Listener, error) {
+	listener, err := cfg.ListenOn("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", setting, err)
+	}
+	return listener, nil
+}
+
+// hostname is what an address that stands for all of the machine's is called outside.
+func hostname() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return "localhost"
+	}
+	return name
+}
+
+func (n *Node) openPort(state *membership.State, listener net.Listener, peerAddress string) (err error) {
+	cfg := membership.Default()
+	cfg.File = n.file
+	cfg.PeerAddress = peerAddress
+	cfg.ClientAddress = advertised(n.cfg.Advertise, n.listener.Addr(), func() string {
+		if host, _, err := net.SplitHostPort(peerAddress); err == nil {
+			return host
+		}
+		return hostname()
+	})
+	cfg.Peers = n.cfg.Peers
+	cfg.JoinWait = n.cfg.JoinWait
+	cfg.Logger = n.cfg.Logger
+	if n.membership, err = membership.New(cfg); err != nil {
+		return err
+	}
+	port := peer.Default()
+	port.Listener = listener
+	port.Dial = n.cfg.Dial
+	port.Self = state.ID()
+	port.Advertise = peerAddress
+	port.Hello = n.membership.Hello
+	port.AddressOf = n.membership.Directory().Find
+	port.Logger = n.cfg.Logger
+	n.port, err = peer.Listen(port)
+	return err
+}
+
+// register makes the servers.
+func (n *Node) register() error {
+	calls := rpc.Config{
+		Shards:      n.shards,
+		Cluster:     cluster{n},
+		Settings:    n.cfg.Calls,
+		StorageFull: n.storageFull.Load,
+		Logger:      n.cfg.Logger,
+	}
+	n.public, n.internal = newServer(&n.cfg), newServer(&n.cfg)
+	for _, server := range []*grpc.Server{n.public, n.internal} {
+		if err := rpc.Register(server, calls); err != nil {
+			return err
+		}
+	}
+	n.registerPublic(n.public)
+	if n.cfg.HTTPListen == "" {
+		return nil
+	}
+	listener, err := listen(&n.cfg, "http-listen", n.cfg.HTTPListen)
+	if err != nil {
+		return err
+	}
+	n.http, n.httpAt = n.newHTTP(), listener.Addr()
+	n.serveErrors.Go(func() {
+		if err := n.http.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			n.fail(fmt.Errorf("serve http on %s: %w", listener.Addr(), err))
+		}
+	})
+	return nil
+}
+
+// undo gives back what a start that failed had taken.
+func (n *Node) undo() error {
+	var failures []error
+	if n.http != nil {
+		failures = append(failures, n.http.Close())
+	}
+	n.serveErrors.Wait()
+	if n.port != nil {
+		failures = append(failures, n.port.Close())
+	}
+	if n.listener != nil {
+		failures = append(failures, n.listener.Close())
+	}
+	if n.lock != nil {
+		failures = append(failures, n.lock.Release())
+	}
+	return errors.Join(failures...)
+}
+
+// serve starts the gRPC servers.
+func (n *Node) serve() {
+	n.serveErrors.Go(func() {
+		if err := n.public.Serve(n.listener); err != nil {
+			n.fail(fmt.Errorf("serve gRPC on %s: %w", n.listener.Addr(), err))
+		}
+	})
+	n.serveErrors.Go(func() {
+		if err := n.internal.Serve(n.port.CallListener()); err != nil && !errors.Is(err, net.ErrClosed) {
+			n.fail(fmt.Errorf("serve gRPC on the peer port: %w", err))
+		}
+	})
+	state := n.file.State()
+	n.cfg.Logger.Info("listening", "node", string(state.ID()), "version", n.cfg.Version, "data_dir", n.cfg.DataDir,
+		"grpc", n.listener.Addr().String(), "client_address", n.membership.Directory().ClientAddress(state.ID()),
+		"peers", n.port.Advertised(), "shards", state.Shards)
+}
+
+// run finds the cluster, opens the shards, and keeps the members informed.
+func (n *Node) run() {
+	state, err := n.membership.Find(n.ctx, n.port)
+	if n.ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		n.fail(err)
+		return
+	}
+	n.port.JoinCluster(state.ClusterID)
+	router, err := shard.Open(n.shardConfig(&state))
+	if err != nil {
+		n.fail(err)
+		return
+	}
+	n.shards.open(router)
+	if !state.ShardsCreated {
+		if err := n.file.ShardsCreated(); err != nil {
+			n.fail(err)
+			return
+		}
+	}
+	n.cfg.Logger.Info("the shards are open", "cluster", state.ClusterID)
+	close(n.ready)
+	for i := range router.Shards() {
+		n.work.Go(func() { n.watchHealth(n.ctx, i) })
+	}
+	n.work.Go(func() { n.balance(n.ctx) })
+	n.membership.Exchange(n.ctx, n.port, n.servers)
+}
+
+func (n *Node) shardConfig(state *membership.State) shard.Config {
+	cfg := shard.Config{
+		Dir:       filepath.Join(n.cfg.DataDir, membership.ShardsDirName),
+		ClusterID: state.ClusterID,
+		Self:      state.ID(),
+		Shards:    state.Shards,
+		Create:    !state.ShardsCreated,
+		Layer:     func(number int) raft.StreamLayer { return n.port.Layer(number) },
+		Addresses: n.port.Addresses(),
+		Directory: n.membership.Directory(),
+		CallDial:  n.port.CallDial,
+		Timing:    n.cfg.Timing,
+		Actor:     n.cfg.Actor,
+		Logger:    n.cfg.Logger,
+		Fatal:     n.fail,
+	}
+	if state.Founder && !state.ShardsCreated {
+		cfg.Bootstrap = bootstrap(state.Members)
+	}
+	return cfg
+}
+
+// bootstrap is the configuration that every shard of a new cluster begins with.
+func bootstrap(members []peer.Member) *raft.Configuration {
+	configuration := &raft.Configuration{}
+	for _, m := range members {
+		configuration.Servers = append(configuration.Servers, raft.Server{
+			Suffrage: raft.Voter, ID: m.ID(), Address: peer.Address(m.ID(), m.PeerAddress),
+		})
+	}
+	return configuration
+}
+
+// fail ends the node: the first reason counts.
+func (n *Node) fail(err error) {
+	n.failOnce.Do(func() {
+		n.failure = err
+		close(n.failed)
+	})
+}
+
+// Done is closed when the node cannot go on; the process should end. See [Node.Err].
+func (n *Node) Done() <-chan struct{} { return n.failed }
+
+// Err returns why the node cannot go on, or nil.
+func (n *Node) Err() error {
+	select {
+	case <-n.failed:
+		return n.failure
+	default:
+		return nil
+	}
+}
+
+// Ready is closed once the shards are open. They may still be without leaders.
+func (n *Node) Ready() <-chan struct{} { return n.ready }
+
+// Address returns where the gRPC services are.
+func (n *Node) Address() net.Addr { return n.listener.Addr() }
+
+// HTTPAddress returns where /livez and /readyz are; nil without them.
+func (n *Node) HTTPAddress() net.Addr { return n.httpAt }

@@ -1,0 +1,166 @@
+package node
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/reason"
+	"github.com/atmostonce/coordinator/internal/rpc"
+)
+
+// newServer returns a gRPC server as both ports have one.
+func newServer(cfg *Config) *grpc.Server {
+	return grpc.NewServer(append(rpc.ServerOptions(),
+		grpc.MaxConcurrentStreams(cfg.StreamsMax),
+		grpc.MaxHeaderListSize(64<<10),
+		grpc.ConnectionTimeout(10*time.Second),
+		// A client may ask every 10 s whether the connection still works, also while no
+		// call runs: behind a load balancer that is how it learns.
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.WaitForHandlers(true),
+		grpc.ChainUnaryInterceptor(recoverUnary(cfg.Logger)),
+		grpc.ChainStreamInterceptor(recoverStream(cfg.Logger)),
+	)...)
+}
+
+// A call that panicked may have been applied before it did.
+const panicked = "the server failed while it carried out the call; the outcome is unknown"
+
+// recoverUnary turns a panic into an answer (invariant 5).
+func recoverUnary(logger *slog.Logger) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (answer any, err error) {
+		defer func() {
+			if cause := recover(); cause != nil {
+				logger.Error("a call panicked", "method", info.FullMethod, "panic", cause, "stack", string(debug.Stack()))
+				answer, err = nil, reason.Error(reason.OutcomeUnknown, panicked)
+			}
+		}()
+		return handler(ctx, request)
+	}
+}
+
+func recoverStream(logger *slog.Logger) grpc.StreamServerInterceptor {
+	return func(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+		defer func() {
+			if cause := recover(); cause != nil {
+				logger.Error("a call panicked", "method", info.FullMethod, "panic", cause, "stack", string(debug.Stack()))
+				err = reason.Error(reason.OutcomeUnknown, panicked)
+			}
+		}()
+		return handler(service, stream)
+	}
+}
+
+// services are the names that the health service answers for; "" is the server.
+func services() []string {
+	return []string{"", coordinatorv1.CoordinatorService_ServiceDesc.ServiceName, coordinatorv1.AdminService_ServiceDesc.ServiceName}
+}
+
+// registerPublic adds what only the port for clients has.
+func (n *Node) registerPublic(server *grpc.Server) {
+	healthv1.RegisterHealthServer(server, n.health)
+	n.setHealth(false)
+	reflection.Register(server)
+}
+
+func newHealth() *health.Server { return health.NewServer() }
+
+func (n *Node) setHealth(serving bool) {
+	status := healthv1.HealthCheckResponse_NOT_SERVING
+	if serving {
+		status = healthv1.HealthCheckResponse_SERVING
+	}
+	for _, name := range services() {
+		n.health.SetServingStatus(name, status)
+	}
+}
+
+// watchHealth keeps the health service up to date with one shard's leader, until ctx
+// ends. The node serves once every shard has a leader that it knows.
+func (n *Node) watchHealth(ctx context.Context, number int) {
+	for {
+		// Asked for first: a change after this is not missed.
+		changed := n.shards.Replica(number).LeaderChanged()
+		n.healthMu.Lock()
+		serving := len(n.shards.leaderless()) == 0
+		if serving != n.serving {
+			n.serving = serving
+			n.setHealth(serving)
+			if serving {
+				n.cfg.Logger.Info("every shard has a leader")
+			} else {
+				n.cfg.Logger.Warn("there are shards without a leader that this node knows", "shards", n.shards.leaderless())
+			}
+		}
+		n.healthMu.Unlock()
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+// notReady says why the node is not ready, or "".
+func (n *Node) notReady() string {
+	if n.ctx.Err() != nil {
+		return "the node is stopping"
+	}
+	if waiting := n.membership.Waiting(); waiting != "" {
+		return "waiting for " + waiting
+	}
+	if n.shards.router.Load() == nil {
+		return "the shards are being opened"
+	}
+	without := n.shards.leaderless()
+	if len(without) == 0 {
+		return ""
+	}
+	texts := make([]string, len(without))
+	for i, number := range without {
+		texts[i] = strconv.Itoa(number)
+	}
+	return "without a leader that this node knows: shard " + strings.Join(texts, ", ")
+}
+
+// newHTTP returns the server of /livez and /readyz.
+func (n *Node) newHTTP() *http.Server {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if why := n.notReady(); why != "" {
+			answer(w, http.StatusServiceUnavailable, why)
+			return
+		}
+		answer(w, http.StatusOK, "ok")
+	})
+	return &http.Server{
+		Handler:           mux,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       5 * time.Second,
+		WriteTimeout:      5 * time.Second,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(n.cfg.Logger.Handler(), slog.LevelDebug),
+	}
+}
+
+func answer(w http.ResponseWriter, code int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(code)
+	_, _ = w.Write([]byte(text + "\n"))
+}

@@ -1,0 +1,123 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+)
+
+// lingerMax bounds how long calls that are still running may take once the shards are
+// closed: by then each of them has its answer, and what remains are streams that a
+// client would keep open for ever, such as a watch of the health service.
+const lingerMax = 2 * time.Second
+
+// Stop stops the node gracefully, see the package comment. It returns when that is done
+// or ctx ends; further calls wait for the first. The error says what did not end well.
+func (n *Node) Stop(ctx context.Context) error {
+	n.stopOnce.Do(func() {
+		n.stopErr = n.stop(ctx)
+		close(n.stopped)
+	})
+	<-n.stopped
+	return n.stopErr
+}
+
+func (n *Node) stop(ctx context.Context) error {
+	n.cfg.Logger.Info("stopping")
+	ctx, cancel := context.WithTimeout(ctx, n.cfg.StopTimeout)
+	defer cancel()
+	n.cancel()
+	n.health.Shutdown()
+
+	// Nothing new from here on; what runs goes on.
+	var draining sync.WaitGroup
+	draining.Go(n.public.GracefulStop)
+	draining.Go(n.internal.GracefulStop)
+	drained := after(draining.Wait)
+
+	// What opens the shards cannot be interrupted; the rest ends at once.
+	if !wait(ctx, after(n.work.Wait)) {
+		return n.abandon(errors.New("the shards were still being opened"))
+	}
+	var failures []error
+	if router := n.shards.router.Load(); router != nil {
+		if err := router.Close(ctx); err != nil {
+			failures = append(failures, err)
+		}
+	}
+	if ctx.Err() != nil {
+		return n.abandon(errors.Join(failures...))
+	}
+	linger, done := context.WithTimeout(ctx, lingerMax)
+	defer done()
+	if !wait(linger, drained) {
+		n.public.Stop()
+		n.internal.Stop()
+	}
+	if n.http != nil {
+		if err := n.http.Shutdown(linger); err != nil {
+			failures = append(failures, n.http.Close())
+		}
+	}
+	failures = append(failures, n.port.Close())
+	<-drained
+	n.serveErrors.Wait()
+	failures = append(failures, n.lock.Release())
+	err := errors.Join(failures...)
+	if err == nil {
+		n.cfg.Logger.Info("stopped")
+	}
+	return err
+}
+
+// abandon is the end of a stop that took too long. The directory stays locked, because
+// something still uses it, until the process ends.
+func (n *Node) abandon(err error) error {
+	go n.public.Stop()
+	go n.internal.Stop()
+	go n.port.Close() //nolint:errcheck // nobody is left to be told
+	return fmt.Errorf("the node did not stop within %v; what is left ends with the process: %w", n.cfg.StopTimeout, err)
+}
+
+// after returns a channel that is closed once wait has returned.
+func after(wait func()) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		wait()
+	}()
+	return done
+}
+
+// wait reports whether done was closed before ctx ended.
+func wait(ctx context.Context, done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// nowhere is the listener of a node without a peer port.
+type nowhere struct {
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newNowhere() *nowhere { return &nowhere{closed: make(chan struct{})} }
+
+func (n *nowhere) Accept() (net.Conn, error) {
+	<-n.closed
+	return nil, net.ErrClosed
+}
+
+func (n *nowhere) Close() error {
+	n.once.Do(func() { close(n.closed) })
+	return nil
+}
+
+func (n *nowhere) Addr() net.Addr { return &net.TCPAddr{} }
