@@ -46,6 +46,7 @@ type Asker interface {
 type Membership struct {
 	cfg       Config
 	directory *Directory
+	wake      chan struct{} // somebody has a cluster: ask again at once
 
 	mu      sync.Mutex
 	waiting string // what is waited for, for people; empty: nothing
@@ -61,7 +62,7 @@ var ErrExcluded = errors.New("not a member")
 func New(cfg Config) (*Membership, error) {
 	state := cfg.File.State()
 	self := peer.Member{Name: state.NodeID, Incarnation: state.Incarnation, PeerAddress: cfg.PeerAddress, ClientAddress: cfg.ClientAddress}
-	m := &Membership{cfg: cfg, directory: newDirectory(self, cfg.Peers)}
+	m := &Membership{cfg: cfg, directory: newDirectory(self, cfg.Peers), wake: make(chan struct{}, 1)}
 	if state.ClusterID == "" {
 		return m, nil
 	}
@@ -130,8 +131,15 @@ func (m *Membership) message() peer.HelloMessage {
 // peer.Config.
 func (m *Membership) Hello(_ context.Context, asked peer.HelloMessage) (peer.HelloMessage, error) {
 	answer := m.message()
-	if answer.ClusterID != "" && asked.ClusterID == answer.ClusterID {
+	switch {
+	case answer.ClusterID != "" && asked.ClusterID == answer.ClusterID:
 		m.heard(asked.Self)
+	case answer.ClusterID == "" && asked.ClusterID != "":
+		// Not taken at its word: Find asks the listed peers where they are listed.
+		select {
+		case m.wake <- struct{}{}:
+		default:
+		}
 	}
 	return answer, nil
 }
@@ -166,7 +174,11 @@ func (m *Membership) Find(ctx context.Context, ask Asker) (State, error) {
 		case v.join != nil:
 			return m.join(v.join)
 		case v.found != nil:
-			return m.begin(random(), v.found)
+			state, err := m.begin(random(), v.found)
+			if err == nil {
+				m.tell(ctx, ask)
+			}
+			return state, err
 		case v.excluded != "":
 			m.setWaiting(v.excluded)
 			if excludedSince.IsZero() {
@@ -191,9 +203,18 @@ func (m *Membership) Find(ctx context.Context, ask Asker) (State, error) {
 		select {
 		case <-ctx.Done():
 			return State{}, context.Cause(ctx)
+		case <-m.wake:
 		case <-time.After(m.cfg.AskEvery):
 		}
 	}
+}
+
+// tell lets the others know that there is a cluster, so that they need not wait until
+// they ask again. Whoever does not hear of it now does so then.
+func (m *Membership) tell(ctx context.Context, ask Asker) {
+	ctx, cancel := context.WithTimeout(ctx, m.cfg.AskEvery)
+	defer cancel()
+	m.ExchangeOnce(ctx, ask)
 }
 
 // begin makes a cluster, with this node as the one to begin its logs.
