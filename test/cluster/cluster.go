@@ -1,0 +1,214 @@
+// Package cluster runs several nodes in one testing/synctest bubble: the nodes that
+// the program starts, gRPC, Raft and files included, on a network in memory
+// (package netsim) and in virtual time.
+//
+// A test begins with [Start] inside of a bubble. Each node is a host of its own; the
+// tests call from a host "client". When the test ends everything is stopped, and the
+// logs are shown if it failed.
+//
+// # Invariants
+//
+//  1. Nothing but disk I/O leaves the bubble, and that returns at once.
+//  2. A node that was stopped or lost has its directory, and nothing else, left.
+//
+// # Failures
+//
+// Whatever goes wrong here fails the test.
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/node"
+	"github.com/atmostonce/coordinator/internal/peer"
+	"github.com/atmostonce/coordinator/test/netsim"
+)
+
+// ClientHost is where the tests call from.
+const ClientHost = "client"
+
+const (
+	clientPort = ":7420"
+	peerPort   = ":7430"
+)
+
+// Options say what cluster it is to be.
+type Options struct {
+	Nodes  int                // 3 if zero
+	Change func(*node.Config) // may change a node's settings; may be nil
+}
+
+// Cluster is the nodes of a test.
+type Cluster struct {
+	Network *netsim.Network
+	Names   []string // n1, n2, …
+
+	t       testing.TB
+	options Options
+	dir     string
+	log     journal
+	nodes   map[string]*node.Node
+	conns   map[string]*grpc.ClientConn
+}
+
+// journal gathers what the nodes log.
+type journal struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+// Write implements [io.Writer].
+func (j *journal) Write(line []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(line)
+}
+
+// Start starts all nodes and returns once they serve.
+func Start(t testing.TB, options Options) *Cluster {
+	t.Helper()
+	if options.Nodes == 0 {
+		options.Nodes = 3
+	}
+	c := &Cluster{
+		Network: netsim.New(), t: t, options: options, dir: t.TempDir(),
+		nodes: map[string]*node.Node{}, conns: map[string]*grpc.ClientConn{},
+	}
+	t.Cleanup(c.close)
+	for i := range options.Nodes {
+		c.Names = append(c.Names, fmt.Sprintf("n%d", i+1))
+	}
+	for _, name := range c.Names {
+		c.StartNode(name)
+	}
+	c.Serving()
+	return c
+}
+
+func (c *Cluster) close() {
+	for _, conn := range c.conns {
+		_ = conn.Close()
+	}
+	c.Network.HealAll()
+	for _, name := range c.Names {
+		c.StopNode(name)
+	}
+	if c.t.Failed() {
+		c.t.Log(c.Log())
+	}
+}
+
+// Log returns what the nodes have logged.
+func (c *Cluster) Log() string {
+	c.log.mu.Lock()
+	defer c.log.mu.Unlock()
+	return c.log.text.String()
+}
+
+// StartNode starts a node on its directory.
+func (c *Cluster) StartNode(name string) {
+	c.t.Helper()
+	host := c.Network.Host(name)
+	cfg := node.Default()
+	cfg.DataDir, cfg.NodeID = filepath.Join(c.dir, name), name
+	cfg.Listen = name + clientPort
+	if c.options.Nodes > 1 {
+		for _, other := range c.Names {
+			cfg.Peers = append(cfg.Peers, peer.Listed{Name: other, Address: other + peerPort})
+		}
+	}
+	cfg.Insecure = true
+	cfg.FreeBytes = func(string) (int64, error) { return 1 << 40, nil }
+	cfg.ListenOn, cfg.Dial = host.Listen, host.Dial
+	cfg.Logger = slog.New(slog.NewTextHandler(&c.log, nil)).With("node", name)
+	if c.options.Change != nil {
+		c.options.Change(&cfg)
+	}
+	started, err := node.Start(c.t.Context(), cfg)
+	if err != nil {
+		c.t.Fatalf("start %s: %v", name, err)
+	}
+	c.nodes[name] = started
+}
+
+// StopNode stops a node as a supervisor does, and waits for it.
+func (c *Cluster) StopNode(name string) {
+	c.t.Helper()
+	n := c.nodes[name]
+	if n == nil {
+		return
+	}
+	delete(c.nodes, name)
+	if err := n.Stop(context.Background()); err != nil {
+		c.t.Errorf("stop %s: %v", name, err)
+	}
+}
+
+// Conn returns a connection from the client's host to a node.
+func (c *Cluster) Conn(name string) *grpc.ClientConn {
+	c.t.Helper()
+	if conn := c.conns[name]; conn != nil {
+		return conn
+	}
+	conn, err := grpc.NewClient("passthrough:///"+name+clientPort,
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(c.Network.Host(ClientHost).Dial))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.conns[name] = conn
+	return conn
+}
+
+// Conns returns connections to all nodes.
+func (c *Cluster) Conns() []grpc.ClientConnInterface {
+	var all []grpc.ClientConnInterface
+	for _, name := range c.Names {
+		all = append(all, c.Conn(name))
+	}
+	return all
+}
+
+// Serving waits until every started node knows a leader of every shard.
+func (c *Cluster) Serving() {
+	c.t.Helper()
+	deadline := time.Now().Add(2 * time.Minute)
+	for _, name := range c.Names {
+		n := c.nodes[name]
+		if n == nil {
+			continue
+		}
+		for {
+			status, err := c.status(name)
+			if err == nil && status.GetHealthy() {
+				break
+			}
+			if time.Now().After(deadline) {
+				c.t.Fatalf("%s does not serve: %v, %v\n%s", name, status.GetProblems(), err, c.Log())
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	}
+}
+
+func (c *Cluster) status(name string) (*coordinatorv1.ClusterStatusResponse, error) {
+	ctx, cancel := context.WithTimeout(c.t.Context(), 5*time.Second)
+	defer cancel()
+	return coordinatorv1.NewAdminServiceClient(c.Conn(name)).ClusterStatus(ctx, &coordinatorv1.ClusterStatusRequest{})
+}
+
+// Running returns the names of the nodes that are started, in order.
+func (c *Cluster) Running() []string {
+	return slices.DeleteFunc(slices.Clone(c.Names), func(name string) bool { return c.nodes[name] == nil })
+}
