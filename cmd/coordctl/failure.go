@@ -71,14 +71,18 @@ func (c *control) report(err error) int {
 		c.reportCall(call)
 		return call.failure.ExitCode
 	case errors.As(err, &local):
-		fmt.Fprintf(c.stderr, "coordctl: %s\n", oneLine(local.Error()))
+		c.complain(oneLine(local.Error()))
 		return reason.ExitFailure
 	default:
 		// Everything else is the command line: ours, or as cobra sees it.
-		fmt.Fprintf(c.stderr, "coordctl: %s\n", oneLine(err.Error()))
+		c.complain(oneLine(err.Error()))
 		return reason.ExitUsage
 	}
 }
+
+// complain writes one line to stderr. Where that fails there is nobody to tell; the
+// exit code still says what happened.
+func (c *control) complain(line string) { _, _ = fmt.Fprintf(c.stderr, "coordctl: %s\n", line) }
 
 func (c *control) reportCall(call callError) {
 	f := call.failure
@@ -112,7 +116,7 @@ func (c *control) reportCall(call callError) {
 	if attempt != "" {
 		text += "; to ask again as the same attempt: --attempt-id " + attempt
 	}
-	fmt.Fprintf(c.stderr, "coordctl: %s\n", text)
+	c.complain(text)
 }
 
 // oneLine keeps an error on one line, and control characters off the terminal.

@@ -54,7 +54,7 @@ func (c *control) runRecords(ctx context.Context, request *coordinatorv1.ListRec
 	for shown := uint64(0); ; {
 		request.PageSize = recordsPageMax
 		if limit > 0 {
-			request.PageSize = uint32(min(recordsPageMax, limit-shown)) //nolint:gosec // at most 1000
+			request.PageSize = uint32(min(recordsPageMax, limit-shown))
 		}
 		page, err := call(ctx, c, c.timeout,
 			func(ctx context.Context, connection *connection, options ...grpc.CallOption) (*coordinatorv1.ListRecordsResponse, error) {

@@ -27,7 +27,7 @@ func (c *control) shard() *cobra.Command {
 			if err != nil {
 				return usagef("%q is not the number of a shard", arguments[0])
 			}
-			request := &coordinatorv1.GetShardRequest{Shard: uint32(number)} //nolint:gosec // parsed with 32 bits
+			request := &coordinatorv1.GetShardRequest{Shard: uint32(number)}
 			answer, err := call(command.Context(), c, c.timeout,
 				func(ctx context.Context, connection *connection, options ...grpc.CallOption) (*coordinatorv1.GetShardResponse, error) {
 					return connection.admin.GetShard(ctx, request, options...)

@@ -169,7 +169,7 @@ func (r Reason) Known() bool {
 
 // CodeName returns the canonical name of a gRPC code, such as "FAILED_PRECONDITION".
 func CodeName(c codes.Code) string {
-	return code.Code(c).String() //nolint:gosec // codes are 0 to 16, or came as 32 bits
+	return code.Code(c).String()
 }
 
 // WriteMarkdown writes the table, all columns, one reason a row.

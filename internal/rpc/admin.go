@@ -103,7 +103,7 @@ func (s *adminService) ClusterStatus(ctx context.Context, _ *coordinatorv1.Clust
 		ClusterId: s.cluster.ID(),
 		NodeId:    s.cluster.NodeID(),
 		Version:   s.cluster.Version(),
-		Shards:    uint32(s.shards.Shards()), //nolint:gosec // 1 or more, and few
+		Shards:    uint32(s.shards.Shards()),
 		Members:   s.members(ctx),
 	}
 	var leaderless []string
@@ -179,7 +179,7 @@ func (s *adminService) transferAll(ctx context.Context, to string, members int) 
 			failed = transferFault(i, err)
 			continue
 		}
-		response.Shards = append(response.Shards, uint32(i)) //nolint:gosec // a number of a shard
+		response.Shards = append(response.Shards, uint32(i))
 	}
 	if failed != nil {
 		return nil, failed
@@ -200,7 +200,7 @@ func transferFault(number int, err error) error {
 }
 
 func (s *server) checkShard(given uint32) (int, error) {
-	if uint64(given) >= uint64(s.shards.Shards()) { //nolint:gosec // 1 or more
+	if uint64(given) >= uint64(s.shards.Shards()) {
 		return 0, invalid("shard", "is %d, the last one is %d", given, s.shards.Shards()-1)
 	}
 	return int(given), nil

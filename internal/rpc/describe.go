@@ -60,7 +60,7 @@ func (s *server) describe(ctx context.Context, number int) (described *coordinat
 			reads: true,
 			there: func(ctx context.Context, connection grpc.ClientConnInterface, options ...grpc.CallOption) (*coordinatorv1.GetShardResponse, error) {
 				return coordinatorv1.NewAdminServiceClient(connection).GetShard(ctx,
-					&coordinatorv1.GetShardRequest{Shard: uint32(number)}, options...) //nolint:gosec // a number of a shard
+					&coordinatorv1.GetShardRequest{Shard: uint32(number)}, options...)
 			},
 		})
 		if err == nil && answer.GetShard() != nil {

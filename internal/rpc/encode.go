@@ -100,7 +100,7 @@ func encodeWall(nanos int64) *timestamppb.Timestamp {
 
 func encodeShard(s shard.Status) *coordinatorv1.Shard {
 	encoded := &coordinatorv1.Shard{
-		Shard:         uint32(s.Shard), //nolint:gosec // a number of a shard
+		Shard:         uint32(s.Shard),
 		Leader:        s.Leader.NodeID,
 		LeaderAddress: s.Leader.ClientAddress,
 		Term:          s.Term,
@@ -115,10 +115,10 @@ func encodeShard(s shard.Status) *coordinatorv1.Shard {
 			Released:   s.Records[admission.StateReleased],
 			Tombstones: s.Records[admission.StateNone],
 		},
-		LogBytes:       uint64(max(0, s.LogBytes)),     //nolint:gosec // not negative
-		StateFileBytes: uint64(max(0, s.StateBytes)),   //nolint:gosec // not negative
-		MailboxDepth:   uint32(max(0, s.MailboxDepth)), //nolint:gosec // bounded by the mailbox
-		Waiters:        uint32(max(0, s.Waiters)),      //nolint:gosec // bounded by a setting
+		LogBytes:       uint64(max(0, s.LogBytes)),
+		StateFileBytes: uint64(max(0, s.StateBytes)),
+		MailboxDepth:   uint32(max(0, s.MailboxDepth)),
+		Waiters:        uint32(max(0, s.Waiters)),
 		Clock:          durationpb.New(time.Duration(s.Clock)),
 	}
 	if s.HasAlarm {

@@ -31,7 +31,7 @@ var pageTokenText = base64.RawURLEncoding.Strict()
 func (p position) token(filter [8]byte) string {
 	raw := make([]byte, 0, pageTokenBytes)
 	raw = append(raw, pageTokenVersion)
-	raw = binary.BigEndian.AppendUint32(raw, uint32(p.shard)) //nolint:gosec // a number of a shard
+	raw = binary.BigEndian.AppendUint32(raw, uint32(p.shard))
 	raw = binary.BigEndian.AppendUint64(raw, p.after)
 	raw = append(raw, filter[:]...)
 	raw = binary.BigEndian.AppendUint32(raw, crc32.ChecksumIEEE(raw))
@@ -55,7 +55,7 @@ func parsePageToken(text string, filter [8]byte, shards int) (position, error) {
 		return position{}, invalid(field, "belongs to a listing with other filters")
 	}
 	number := binary.BigEndian.Uint32(raw[1:5])
-	if uint64(number) >= uint64(shards) { //nolint:gosec // 1 or more
+	if uint64(number) >= uint64(shards) {
 		return position{}, invalid(field, "belongs to a cluster with more shards")
 	}
 	return position{shard: int(number), after: binary.BigEndian.Uint64(raw[5:13])}, nil

@@ -56,7 +56,7 @@ func (s *adminService) ListRecords(ctx context.Context, request *coordinatorv1.L
 			if len(page.Records) == 0 {
 				return nil, err
 			}
-			return page, nil //nolint:nilerr // the next page begins with the failure
+			return page, nil // the next page begins with the failure
 		}
 		page.Records = append(page.Records, part.GetRecords()...)
 		page.NextPageToken = part.GetNextPageToken()
@@ -111,7 +111,7 @@ func (s *server) shardPage(ctx context.Context, request *coordinatorv1.ListRecor
 				Namespace: request.GetNamespace(),
 				Operation: request.Operation,
 				State:     request.GetState(),
-				PageSize:  uint32(size), //nolint:gosec // 1 to 1000
+				PageSize:  uint32(size),
 				PageToken: at.token(f.hash()),
 			}, options...)
 		},

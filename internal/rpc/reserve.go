@@ -69,7 +69,7 @@ func forwardedReserve(request *coordinatorv1.ReserveRequest, attempt admission.A
 func (s *server) decodeReserve(request *coordinatorv1.ReserveRequest) (command admission.Reserve, wait time.Duration, err error) {
 	command.Fingerprint = request.GetFingerprint()
 	command.Owner = request.GetOwner()
-	if quota, shards := s.settings.NamespaceRecordsMax, uint64(s.shards.Shards()); quota > 0 { //nolint:gosec // 1 or more
+	if quota, shards := s.settings.NamespaceRecordsMax, uint64(s.shards.Shards()); quota > 0 {
 		command.RecordsMax = (quota-1)/shards + 1
 	}
 	for _, step := range []func() error{
