@@ -30,6 +30,7 @@ var floors = []string{
 	"gen/coordinator/v1",
 	"internal/reason",
 	"internal/rpc",
+	"internal/rpc/rpctest",
 	"internal/node",
 	"cmd/coordctl",
 	"cmd/coordinator",
