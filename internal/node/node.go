@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/raft"
 	"google.golang.org/grpc"
@@ -291,8 +292,15 @@ func (n *Node) shardConfig(state *membership.State) shard.Config {
 	if state.Founder && !state.ShardsCreated {
 		cfg.Bootstrap = bootstrap(state.Members)
 	}
+	if len(state.Members) == 1 {
+		cfg.Timing.Heartbeat, cfg.Timing.Election, cfg.Timing.Lease = aloneTimeout, aloneTimeout, aloneTimeout
+	}
 	return cfg
 }
+
+// aloneTimeout is how long a node that is its own majority listens for a leader before it
+// elects itself. There is nobody whom it might not hear.
+const aloneTimeout = 100 * time.Millisecond
 
 // bootstrap is the configuration that every shard of a new cluster begins with.
 func bootstrap(members []peer.Member) *raft.Configuration {

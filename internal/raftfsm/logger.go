@@ -96,14 +96,14 @@ func (a *slogAdapter) Log(level hclog.Level, message string, arguments ...any) {
 	a.logger.Log(context.Background(), ours, message, attributes...)
 }
 
+// slogLevel turns raft's levels into ours. What raft tells for information are the
+// steps of its own work: the node tells who leads by itself.
 func slogLevel(level hclog.Level) slog.Level {
 	switch level {
 	case hclog.Error:
 		return slog.LevelError
 	case hclog.Warn:
 		return slog.LevelWarn
-	case hclog.Info:
-		return slog.LevelInfo
 	default:
 		return slog.LevelDebug
 	}
