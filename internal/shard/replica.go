@@ -107,6 +107,12 @@ func (r *Replica) Status() Status {
 	for _, follower := range r.group.Followers() {
 		status.Replicas = append(status.Replicas, r.replicaStatus(follower, last))
 	}
+	for _, server := range r.group.Configuration().Servers {
+		if server.ID == r.self { // which is nobody's follower
+			own := raftfsm.Follower{ID: server.ID, Address: server.Address, Voter: server.Suffrage == raft.Voter}
+			status.Replicas = append(status.Replicas, r.replicaStatus(own, last))
+		}
+	}
 	return status
 }
 
