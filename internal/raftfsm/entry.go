@@ -26,7 +26,7 @@ type Entry struct {
 	Term uint64
 	// Elapsed is the leader's monotonic time since it took its base, which it did
 	// after its LeaderStart had been applied. It is taken after the last command of
-	// the batch was received. Not negative.
+	// the batch was received. 0 to [ElapsedMax].
 	Elapsed time.Duration
 	// WallNanos is the leader's wall clock in nanoseconds since 1970 UTC, for people.
 	WallNanos int64
@@ -40,8 +40,12 @@ type Entry struct {
 	Commands []admission.Command
 }
 
-// ReclaimMax bounds [Entry.Reclaim]: what one entry may do must be bounded.
-const ReclaimMax = 1 << 20
+// Bounds of an entry. What one may do must be bounded; and no term lasts so long
+// that its clock could come near the end of time.
+const (
+	ReclaimMax = 1 << 20
+	ElapsedMax = 10 * 365 * 24 * time.Hour
+)
 
 // Encode returns the entry's bytes. The error is a program's, not a caller's: a
 // command of an unknown kind, or an entry that is two things at once.
@@ -115,7 +119,7 @@ func DecodeEntry(src []byte) (*Entry, error) {
 // check holds what both directions ask of an entry.
 func (e *Entry) check() error {
 	switch {
-	case e.Elapsed < 0:
+	case e.Elapsed < 0 || e.Elapsed > ElapsedMax:
 		return fmt.Errorf("%w: elapsed time of %v", ErrEntry, e.Elapsed)
 	case e.Reclaim < 0 || e.Reclaim > ReclaimMax:
 		return fmt.Errorf("%w: a reclaim of %d records, the limit is %d", ErrEntry, e.Reclaim, ReclaimMax)

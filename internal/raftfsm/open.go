@@ -79,7 +79,7 @@ func (g *Group) open() error {
 	if err := reconcile(g.cfg.Dir, g.log, g.store, g.cfg.Logger); err != nil {
 		return err
 	}
-	snapshots, err := openSnapshots(filepath.Join(g.cfg.Dir, snapshotName), g.store)
+	snapshots, err := openSnapshots(filepath.Join(g.cfg.Dir, snapshotName), g.store, g.log)
 	if err != nil {
 		return err
 	}

@@ -29,6 +29,7 @@ const stateID = "state"
 // they were. It is in the list once it is the state.
 type snapshotStore struct {
 	store *store.Store
+	log   raft.LogStore
 	dir   string // where files are received
 
 	mu       sync.Mutex
@@ -40,7 +41,7 @@ var _ raft.SnapshotStore = (*snapshotStore)(nil)
 
 // openSnapshots makes the directory ready: what an earlier process was receiving
 // when it ended is of no use to anybody.
-func openSnapshots(dir string, state *store.Store) (*snapshotStore, error) {
+func openSnapshots(dir string, state *store.Store, log raft.LogStore) (*snapshotStore, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -55,7 +56,7 @@ func openSnapshots(dir string, state *store.Store) (*snapshotStore, error) {
 			}
 		}
 	}
-	return &snapshotStore{store: state, dir: dir, incoming: make(map[string]*incoming)}, nil
+	return &snapshotStore{store: state, log: log, dir: dir, incoming: make(map[string]*incoming)}, nil
 }
 
 // List implements [raft.SnapshotStore]. An empty state is no snapshot.
@@ -128,6 +129,9 @@ func (s *snapshotStore) install(received *incoming) error {
 	s.mu.Unlock()
 	// Whether it has become the state or not: nothing of that name is left behind.
 	defer func() { _ = os.Remove(received.path) }()
+	if err := s.wanted(&received.meta); err != nil {
+		return err
+	}
 	if err := s.store.Install(received.path); err != nil {
 		return err
 	}
@@ -137,6 +141,43 @@ func (s *snapshotStore) install(received *incoming) error {
 	}
 	return nil
 }
+
+// wanted returns an error where installing what is being sent would take something
+// back. Raft empties the log when it has installed a snapshot, also of what lies
+// behind it. So an InstallSnapshot that the network delivers late would take back
+// entries that have been acknowledged and counted since, and the state with them.
+// (The paper has a follower keep the log behind a snapshot that it matches.)
+//
+// No leader needs what is refused. It sends a snapshot where its log is cut behind
+// the follower's match, and a snapshot reaches at least as far as the cut; what this
+// replica has applied, or holds behind a matching entry, ends before. Only an answer
+// that was lost makes a leader send again what is installed already, and then there
+// is nothing behind it.
+func (s *snapshotStore) wanted(meta *raft.SnapshotMeta) error {
+	applied := s.store.Applied()
+	if applied.Index > meta.Index {
+		return fmt.Errorf("%w: the state has applied %d, the snapshot ends at %d", errUnwanted, applied.Index, meta.Index)
+	}
+	last, err := s.log.LastIndex()
+	if err != nil || last <= meta.Index {
+		return err
+	}
+	matches := applied.Index == meta.Index
+	if !matches {
+		var entry raft.Log
+		if err := s.log.GetLog(meta.Index, &entry); err != nil && !errors.Is(err, raft.ErrLogNotFound) {
+			return err
+		}
+		matches = entry.Index == meta.Index && entry.Term == meta.Term
+	}
+	if matches {
+		return fmt.Errorf("%w: the log reaches from it to %d", errUnwanted, last)
+	}
+	return nil
+}
+
+// errUnwanted refuses a snapshot that is older than what is here.
+var errUnwanted = errors.New("the snapshot has come too late")
 
 // errInstalled says that the state has been replaced by one that raft does not take
 // it for. The replica must not go on.
@@ -195,6 +236,9 @@ func (s *sink) ID() string {
 // Write implements [io.Writer].
 func (s *sink) Write(src []byte) (int, error) {
 	if s.file == nil {
+		if err := s.store.wanted(&s.meta); err != nil {
+			return 0, err
+		}
 		file, err := os.OpenFile(filepath.Join(s.store.dir, s.name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 		if err != nil {
 			return 0, err
