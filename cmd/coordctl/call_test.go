@@ -1,0 +1,328 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/reason"
+)
+
+// stub answers Reserve, page after page of records, and nothing else.
+type stub struct {
+	coordinatorv1.UnimplementedCoordinatorServiceServer
+	coordinatorv1.UnimplementedAdminServiceServer
+
+	mu       sync.Mutex
+	reserve  func(call int) (*coordinatorv1.ReserveResponse, error)
+	requests []*coordinatorv1.ReserveRequest
+	pages    int
+}
+
+func (s *stub) Reserve(_ context.Context, request *coordinatorv1.ReserveRequest) (*coordinatorv1.ReserveResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requests = append(s.requests, request)
+	return s.reserve(len(s.requests))
+}
+
+// attempts returns the attempt ids that have been seen, and how many calls there were.
+func (s *stub) attempts() (ids map[string]bool, calls int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ids = map[string]bool{}
+	for _, request := range s.requests {
+		ids[string(request.GetAttemptId())] = true
+	}
+	return ids, len(s.requests)
+}
+
+// ListRecords gives out s.pages pages of as many records as it is asked for.
+func (s *stub) ListRecords(_ context.Context, request *coordinatorv1.ListRecordsRequest) (*coordinatorv1.ListRecordsResponse, error) {
+	page := 0
+	if request.GetPageToken() != "" {
+		if _, err := fmt.Sscanf(request.GetPageToken(), "page-%d", &page); err != nil {
+			return nil, reason.Violation(reason.InvalidArgument, "page_token", "is none")
+		}
+	}
+	answer := &coordinatorv1.ListRecordsResponse{}
+	if page+1 < s.pages {
+		answer.NextPageToken = fmt.Sprintf("page-%d", page+1)
+	}
+	if page%2 == 1 {
+		return answer, nil // an empty one
+	}
+	for i := range request.GetPageSize() {
+		answer.Records = append(answer.Records, &coordinatorv1.Record{
+			Identity: &coordinatorv1.Identity{Namespace: "n", Key: fmt.Sprintf("%d-%d", page, i)}, State: coordinatorv1.State_STATE_PENDING,
+		})
+	}
+	return answer, nil
+}
+
+func serve(t *testing.T, s *stub) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	coordinatorv1.RegisterCoordinatorServiceServer(server, s)
+	coordinatorv1.RegisterAdminServiceServer(server, s)
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.Serve(listener)
+	}()
+	t.Cleanup(func() {
+		server.Stop()
+		<-served
+	})
+	return listener.Addr().String()
+}
+
+// control runs one command line in this process.
+func command(t *testing.T, arguments ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, err bytes.Buffer
+	w := world{stdin: strings.NewReader(""), stdout: &out, stderr: &err, getenv: func(string) string { return "" }}
+	code = run(t.Context(), w, arguments)
+	return code, out.String(), err.String()
+}
+
+func leakless(t *testing.T) {
+	t.Helper()
+	already := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, already) })
+}
+
+func failed(err error) func(int) (*coordinatorv1.ReserveResponse, error) {
+	return func(int) (*coordinatorv1.ReserveResponse, error) { return nil, err }
+}
+
+func grantedBy(int) (*coordinatorv1.ReserveResponse, error) {
+	return &coordinatorv1.ReserveResponse{Outcome: &coordinatorv1.ReserveResponse_Granted{Granted: &coordinatorv1.Granted{Token: "T", Fence: 1}}}, nil
+}
+
+// Every reason of the table ends in its exit code, is told on stderr and leaves stdout
+// empty, in both forms.
+func TestEveryReasonHasItsExitCode(t *testing.T) {
+	leakless(t)
+	s := &stub{}
+	address := serve(t, s)
+	for _, row := range reason.Table() {
+		s.reserve = failed(reason.Error(row.Reason, ""))
+		base := []string{"--endpoints", address, "--timeout", "150ms"}
+		code, stdout, stderr := command(t, append(base, "reserve", "k")...)
+		if code != row.ExitCode || stdout != "" || !strings.HasPrefix(stderr, "coordctl: "+string(row.Reason)+": ") ||
+			strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%s: exit code %d, want %d; stdout %q, stderr %q", row.Reason, code, row.ExitCode, stdout, stderr)
+		}
+		code, stdout, stderr = command(t, append(base, "-o", "json", "reserve", "k")...)
+		var shown map[string]errorJSON
+		if err := json.Unmarshal([]byte(stderr), &shown); err != nil {
+			t.Errorf("%s: %q: %v", row.Reason, stderr, err)
+		}
+		got := shown["error"]
+		if code != row.ExitCode || stdout != "" || got.Reason != string(row.Reason) || got.Code != reason.CodeName(row.Code) ||
+			got.Applied != row.Applied.String() || got.Message == "" {
+			t.Errorf("%s: exit code %d, stdout %q, %+v", row.Reason, code, stdout, got)
+		}
+	}
+}
+
+// An outcome that this program does not know admits nobody.
+func TestAnUnknownOutcomeAdmitsNobody(t *testing.T) {
+	leakless(t)
+	s := &stub{reserve: func(int) (*coordinatorv1.ReserveResponse, error) { return &coordinatorv1.ReserveResponse{}, nil }}
+	code, stdout, _ := command(t, "--endpoints", serve(t, s), "reserve", "k")
+	if code != reason.ExitFailure || stdout != "" {
+		t.Errorf("exit code %d, stdout %q", code, stdout)
+	}
+}
+
+// Invariant 1: however often it is sent, and where, it is the same attempt.
+func TestRetriesAreTheSameAttempt(t *testing.T) {
+	leakless(t)
+	first := &stub{reserve: failed(reason.Error(reason.OutcomeUnknown, ""))}
+	second := &stub{reserve: func(call int) (*coordinatorv1.ReserveResponse, error) {
+		if call < 3 {
+			return nil, status.Error(codes.Unavailable, "bare")
+		}
+		return grantedBy(call)
+	}}
+	code, stdout, stderr := command(t, "--endpoints", serve(t, first)+","+serve(t, second), "reserve", "k")
+	if code != reason.ExitDone || !strings.Contains(stdout, "granted") || stderr != "" {
+		t.Fatalf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
+	}
+	ids, calls := first.attempts()
+	others, more := second.attempts()
+	if calls != 3 || more != 3 {
+		t.Errorf("%d calls and %d", calls, more)
+	}
+	for id := range others {
+		ids[id] = true
+	}
+	if len(ids) != 1 {
+		t.Errorf("%d attempts", len(ids))
+	}
+}
+
+// An answer is an answer: nothing but UNAVAILABLE is asked again.
+func TestAnswersAreNotAskedForAgain(t *testing.T) {
+	leakless(t)
+	for _, r := range []reason.Reason{reason.FingerprintMismatch, reason.AttemptEnded, reason.Overloaded, reason.InvalidArgument, reason.DeadlineExceeded} {
+		s := &stub{reserve: failed(reason.Error(r, ""))}
+		other := &stub{reserve: grantedBy}
+		code, _, _ := command(t, "--endpoints", serve(t, s)+","+serve(t, other), "reserve", "k")
+		if _, calls := s.attempts(); calls != 1 || code != r.Row().ExitCode {
+			t.Errorf("%s: %d calls, exit code %d", r, calls, code)
+		}
+		if _, calls := other.attempts(); calls != 0 {
+			t.Errorf("%s: the next endpoint was asked", r)
+		}
+	}
+}
+
+// Invariant 2: a doubt stays until an answer takes it away.
+func TestADoubtStays(t *testing.T) {
+	leakless(t)
+	unknown := func(call int) (*coordinatorv1.ReserveResponse, error) {
+		if call == 1 {
+			return nil, reason.Error(reason.OutcomeUnknown, "")
+		}
+		return nil, reason.Error(reason.NoLeader, "")
+	}
+	s := &stub{reserve: unknown}
+	code, _, stderr := command(t, "--endpoints", serve(t, s), "--timeout", "500ms", "reserve", "k")
+	if code != reason.ExitUnavailable || !strings.Contains(stderr, "OUTCOME_UNKNOWN") || !strings.Contains(stderr, "--attempt-id") {
+		t.Errorf("exit code %d, stderr %q", code, stderr)
+	}
+	// The truth is told, whatever was before.
+	s = &stub{reserve: func(call int) (*coordinatorv1.ReserveResponse, error) {
+		if call == 1 {
+			return nil, reason.Error(reason.OutcomeUnknown, "")
+		}
+		return nil, reason.Error(reason.AttemptEnded, "")
+	}}
+	if code, _, stderr := command(t, "--endpoints", serve(t, s), "reserve", "k"); code != reason.ExitNotOwner || !strings.Contains(stderr, "ATTEMPT_ENDED") {
+		t.Errorf("exit code %d, stderr %q", code, stderr)
+	}
+}
+
+func TestGraver(t *testing.T) {
+	no := reason.Failure{Code: codes.Unavailable, Applied: reason.No, Message: "no"}
+	other := reason.Failure{Code: codes.Unavailable, Applied: reason.No, Message: "other"}
+	maybe := reason.Failure{Code: codes.Unavailable, Applied: reason.Maybe, Message: "maybe"}
+	late := reason.Failure{Code: codes.DeadlineExceeded, Applied: reason.No, Message: "late"}
+	lateMaybe := reason.Failure{Code: codes.DeadlineExceeded, Applied: reason.Maybe, Message: "late, maybe"}
+	for _, test := range []struct{ before, after, want reason.Failure }{
+		{reason.Failure{}, late, late},
+		{no, other, other},
+		{no, maybe, maybe},
+		{maybe, no, maybe},
+		{maybe, lateMaybe, maybe},
+		{no, late, no},
+		{no, lateMaybe, lateMaybe},
+	} {
+		if got := graver(test.before, test.after); got.Message != test.want.Message {
+			t.Errorf("%q, then %q: %q, want %q", test.before.Message, test.after.Message, got.Message, test.want.Message)
+		}
+	}
+}
+
+// A node that takes the call and says nothing leaves a doubt once the time is over; one
+// that cannot be connected to does not.
+func TestSilence(t *testing.T) {
+	leakless(t)
+	release := make(chan struct{})
+	s := &stub{reserve: func(int) (*coordinatorv1.ReserveResponse, error) { <-release; return nil, errors.New("late") }}
+	address := serve(t, s)
+	code, _, stderr := command(t, "--endpoints", address, "--timeout", "100ms", "-o", "json", "reserve", "k")
+	if code != reason.ExitUnavailable || !strings.Contains(stderr, `"applied":"maybe"`) || !strings.Contains(stderr, "attempt_id") {
+		t.Errorf("exit code %d, stderr %q", code, stderr)
+	}
+	close(release)
+
+	deaf, err := net.Listen("tcp", "127.0.0.1:0") // accepts nothing, says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = deaf.Close() }()
+	code, _, stderr = command(t, "--endpoints", deaf.Addr().String(), "--timeout", "100ms", "-o", "json", "reserve", "k")
+	if code != reason.ExitUnavailable || !strings.Contains(stderr, `"applied":"no"`) {
+		t.Errorf("exit code %d, stderr %q", code, stderr)
+	}
+}
+
+// The time to wait is on top of the timeout.
+func TestTheTimeoutLeavesTimeToWait(t *testing.T) {
+	leakless(t)
+	var left time.Duration
+	server := grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+		deadline, _ := ctx.Deadline()
+		left = time.Until(deadline)
+		return handle(ctx, request)
+	}))
+	coordinatorv1.RegisterCoordinatorServiceServer(server, &stub{reserve: grantedBy})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan struct{})
+	go func() { defer close(served); _ = server.Serve(listener) }()
+	code, _, _ := command(t, "--endpoints", listener.Addr().String(), "reserve", "k", "--wait", "30s")
+	server.Stop()
+	<-served
+	if code != reason.ExitDone || left > 35*time.Second || left < 30*time.Second {
+		t.Errorf("exit code %d, %v left", code, left)
+	}
+}
+
+// Invariant 3, as far as it can be seen: pages come out as they come in.
+func TestRecordsFollowsThePages(t *testing.T) {
+	leakless(t)
+	s := &stub{pages: 6}
+	address := serve(t, s)
+	for limit, want := range map[string]int{"0": 3000, "1": 1, "1000": 1000, "1001": 1001, "5000": 3000} {
+		code, stdout, stderr := command(t, "--endpoints", address, "-o", "json", "records", "--limit", limit)
+		if got := strings.Count(stdout, "\n"); code != 0 || got != want {
+			t.Errorf("limit %s: exit code %d, %d records, want %d; %s", limit, code, got, want, stderr)
+		}
+	}
+	_, stdout, _ := command(t, "--endpoints", address, "records")
+	if strings.Count(stdout, "STATE") != 1 || strings.Count(stdout, "\n") != 3001 {
+		t.Errorf("%d lines, %d headings", strings.Count(stdout, "\n"), strings.Count(stdout, "STATE"))
+	}
+}
+
+// A stdout that takes nothing is a failure, and no success.
+func TestAFullStdout(t *testing.T) {
+	leakless(t)
+	s := &stub{reserve: grantedBy, pages: 1}
+	address := serve(t, s)
+	for _, line := range [][]string{{"reserve", "k"}, {"-o", "json", "reserve", "k"}, {"records"}, {"-o", "json", "records"}} {
+		var stderr bytes.Buffer
+		w := world{stdin: strings.NewReader(""), stdout: full{}, stderr: &stderr, getenv: func(string) string { return address }}
+		if code := run(t.Context(), w, line); code != reason.ExitFailure || !strings.Contains(stderr.String(), "no space") {
+			t.Errorf("%v: exit code %d, %q", line, code, stderr.String())
+		}
+	}
+}
+
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errors.New("no space") }
