@@ -56,7 +56,7 @@ func (s *server) describe(ctx context.Context, number int) (described *coordinat
 	if leader.Known() && !leader.Self && !isForwarded(ctx) {
 		asking, cancel := context.WithTimeout(ctx, s.settings.StatusWait)
 		defer cancel()
-		answer, address, err := forward(asking, s, leader, hop[*coordinatorv1.GetShardResponse]{
+		answer, address, err := forward(asking, s, replica, leader, hop[*coordinatorv1.GetShardResponse]{
 			reads: true,
 			there: func(ctx context.Context, connection grpc.ClientConnInterface, options ...grpc.CallOption) (*coordinatorv1.GetShardResponse, error) {
 				return coordinatorv1.NewAdminServiceClient(connection).GetShard(ctx,

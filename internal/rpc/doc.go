@@ -41,6 +41,7 @@
 //
 // # Goroutines
 //
-// The package owns none. ListShards asks several leaders at once and returns after
-// the last has answered.
+// A forwarded call has one beside it, which ends with the call: it abandons the call
+// once another node leads. ListShards asks several leaders at once and returns after
+// the last has answered. There are no others.
 package rpc

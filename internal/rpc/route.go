@@ -74,7 +74,7 @@ func deliver[A any](ctx context.Context, s *server, number int, call hop[A]) (an
 	case forwarded:
 		err = reason.Error(reason.NoLeader, "this node does not lead the shard, and the call was forwarded already")
 	default:
-		return forward(ctx, s, leader, call)
+		return forward(ctx, s, replica, leader, call)
 	}
 	return answer, leader.ClientAddress, err
 }
@@ -113,14 +113,16 @@ func (s *server) leader(ctx context.Context, replica Replica, forwarded bool) (s
 }
 
 // forward sends the call to its leader, once, with what is left of its deadline.
-func forward[A any](ctx context.Context, s *server, leader shard.Leader, call hop[A]) (answer A, clientAddress string, err error) {
+func forward[A any](ctx context.Context, s *server, replica Replica, leader shard.Leader, call hop[A]) (answer A, clientAddress string, err error) {
 	connection, err := s.shards.Call(leader)
 	if err != nil {
 		s.logger.Warn("cannot forward a call", "leader", leader.NodeID, "error", err)
 		return answer, leader.ClientAddress, reason.Error(reason.NoLeader, "the shard's leader cannot be reached from this node")
 	}
 	// What came with the call stays here: only the mark goes on.
-	outgoing := metadata.NewOutgoingContext(ctx, metadata.Pairs(ForwardedKey, "1"))
+	outgoing, abandon := context.WithCancel(metadata.NewOutgoingContext(ctx, metadata.Pairs(ForwardedKey, "1")))
+	defer abandon()
+	go abandonWhenMoved(outgoing, abandon, replica, leader)
 	// gRPC fills in the peer once the call has been given a stream on a connection:
 	// before that it cannot have been sent.
 	var (
@@ -136,6 +138,34 @@ func forward[A any](ctx context.Context, s *server, leader shard.Leader, call ho
 		clientAddress = told[0] // it knows better
 	}
 	return answer, clientAddress, err
+}
+
+// movedGrace is how long a leader that is one no more has to answer what it was asked
+// before: it may have answered already, or know for sure that it did nothing.
+const movedGrace = 500 * time.Millisecond
+
+// abandonWhenMoved ends a forwarded call once another node leads: a leader that is
+// frozen or cut off answers nothing any more, and its successor knows the truth. It
+// ends with the call.
+func abandonWhenMoved(ctx context.Context, abandon context.CancelFunc, replica Replica, asked shard.Leader) {
+	for {
+		changed := replica.LeaderChanged()
+		if leader := replica.Leader(); leader.Known() && leader.ServerID != asked.ServerID {
+			break
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+	grace := time.NewTimer(movedGrace)
+	defer grace.Stop()
+	select {
+	case <-grace.C:
+		abandon()
+	case <-ctx.Done():
+	}
 }
 
 func isForwarded(ctx context.Context) bool {

@@ -6,7 +6,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/internal/reason"
@@ -50,6 +53,55 @@ func TestWaitingForALeader(t *testing.T) {
 		wantReason(t, err, reason.NoLeader)
 		if took := time.Since(begin); took != 0 {
 			t.Errorf("it took %v", took)
+		}
+		n.server.Stop()
+		_ = n.connection.Close()
+	})
+}
+
+// hanging is a connection to a node that takes every call and never answers.
+type hanging struct{ grpc.ClientConnInterface }
+
+func (hanging) Invoke(ctx context.Context, _ string, _, _ any, options ...grpc.CallOption) error {
+	for _, option := range options {
+		if to, ok := option.(grpc.PeerCallOption); ok {
+			to.PeerAddr.Addr = bufconn.Listen(1).Addr() // it was sent
+		}
+	}
+	<-ctx.Done()
+	return status.FromContextError(ctx.Err()).Err()
+}
+
+// A leader that is frozen does not hold its callers once another one is there.
+func TestAFrozenLeaderIsAbandoned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := start(t, "n1", nil)
+		n.shards.Dial = func(shard.Leader) (grpc.ClientConnInterface, error) { return hanging{}, nil }
+		for _, test := range []struct {
+			name string
+			then []shard.Leader // a second after each other
+			took time.Duration
+			want reason.Reason
+		}{
+			{"another leader", []shard.Leader{leaderNamed("n3")}, 1500 * time.Millisecond, reason.OutcomeUnknown},
+			{"this node leads", []shard.Leader{self("n1")}, 1500 * time.Millisecond, reason.OutcomeUnknown},
+			{"no leader, then another", []shard.Leader{{}, leaderNamed("n3")}, 2500 * time.Millisecond, reason.OutcomeUnknown},
+			{"no leader, then it comes back", []shard.Leader{{}, leaderNamed("n2")}, 10 * time.Second, reason.DeadlineExceeded},
+			{"nothing", nil, 10 * time.Second, reason.DeadlineExceeded},
+		} {
+			n.shards.All(func(r *rpctest.Replica) { r.SetLeader(leaderNamed("n2")) })
+			go func() {
+				for _, leader := range test.then {
+					time.Sleep(time.Second)
+					n.shards.All(func(r *rpctest.Replica) { r.SetLeader(leader) })
+				}
+			}()
+			begin := time.Now()
+			_, err := n.coordinator.Reserve(withTimeout(t), &coordinatorv1.ReserveRequest{Identity: key("k")})
+			if got := reason.Of(err).Reason; got != test.want || time.Since(begin) != test.took {
+				t.Errorf("%s: %s after %v, want %s after %v", test.name, got, time.Since(begin), test.want, test.took)
+			}
+			synctest.Wait()
 		}
 		n.server.Stop()
 		_ = n.connection.Close()
