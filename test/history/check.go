@@ -1,0 +1,331 @@
+package history
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Rule is what a history may break.
+type Rule string
+
+// The rules.
+const (
+	// DoubleGrant: an attempt was granted while another still held the key.
+	DoubleGrant Rule = "double grant"
+	// LostCommit: after an acknowledged commit the key was anything but committed.
+	LostCommit Rule = "lost commit"
+	// WrongReplay: a replay is not what was committed.
+	WrongReplay Rule = "wrong replay"
+	// RepeatedFence: one fence for two attempts, or two for one.
+	RepeatedFence Rule = "repeated fence"
+	// FenceOrder: a later grant of the shard has a lower fence.
+	FenceOrder Rule = "fence order"
+	// LostGrant: a grant was forgotten: a number was used again, or an older holder
+	// was seen after it.
+	LostGrant Rule = "lost grant"
+	// LostRelease: after an acknowledged release the attempt was seen as the holder,
+	// or the next one was told of another end.
+	LostRelease Rule = "lost release"
+	// WrongRefusal: an owner was refused for a reason that cannot be.
+	WrongRefusal Rule = "wrong refusal"
+)
+
+// Violation is one breach of a rule.
+type Violation struct {
+	Rule Rule
+	Text string // the events that do not go together
+}
+
+// String returns the rule and the events.
+func (v Violation) String() string { return string(v.Rule) + ": " + v.Text }
+
+// checker gathers violations.
+type checker struct{ found []Violation }
+
+func (c *checker) report(rule Rule, format string, arguments ...any) {
+	c.found = append(c.found, Violation{Rule: rule, Text: fmt.Sprintf(format, arguments...)})
+}
+
+// Check returns what is wrong with a history.
+func Check(events []Event) []Violation {
+	c := &checker{}
+	shards := make(map[int][]Event)
+	keys := make(map[string][]Event)
+	for _, e := range events {
+		if e.Kind == Granted && !e.Unknown {
+			shards[e.Shard] = append(shards[e.Shard], e)
+		}
+		keys[e.Key] = append(keys[e.Key], e)
+	}
+	for _, number := range sorted(shards) {
+		c.fences(shards[number])
+	}
+	for _, name := range sorted(keys) {
+		newKey(c, keys[name]).check()
+	}
+	return c.found
+}
+
+func sorted[K cmp.Ordered, V any](m map[K]V) []K {
+	all := make([]K, 0, len(m))
+	for k := range m {
+		all = append(all, k)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// before reports whether a was answered before b was sent: whatever a said was so
+// when b was decided.
+func before(a, b Event) bool { return !a.Unknown && a.Answered < b.Sent }
+
+// fences checks the grants of one shard.
+func (c *checker) fences(grants []Event) {
+	byAnswer := slices.Clone(grants)
+	slices.SortStableFunc(byAnswer, func(a, b Event) int { return cmp.Compare(a.Answered, b.Answered) })
+	owner := make(map[uint64]Event)
+	fence := make(map[Attempt]Event)
+	first := grants[:0:0] // an attempt's first answer; a repeated grant is older than its call
+	for _, g := range byAnswer {
+		if other, ok := owner[g.Fence]; ok && (other.Attempt != g.Attempt || other.Key != g.Key) {
+			c.report(RepeatedFence, "shard %d: %v; %v", g.Shard, other, g)
+		}
+		owner[g.Fence] = g
+		if other, ok := fence[g.Attempt]; ok {
+			if other.Fence != g.Fence || other.Number != g.Number {
+				c.report(RepeatedFence, "shard %d: one attempt, two grants: %v; %v", g.Shard, other, g)
+			}
+			continue
+		}
+		fence[g.Attempt] = g
+		first = append(first, g)
+	}
+	bySent := slices.Clone(first)
+	slices.SortStableFunc(bySent, func(a, b Event) int { return cmp.Compare(a.Sent, b.Sent) })
+	answered := 0
+	var highest Event
+	for _, g := range bySent {
+		for answered < len(first) && before(first[answered], g) {
+			if first[answered].Fence > highest.Fence {
+				highest = first[answered]
+			}
+			answered++
+		}
+		if highest.Fence >= g.Fence && highest.Attempt != g.Attempt {
+			c.report(FenceOrder, "shard %d: %v; then %v", g.Shard, highest, g)
+		}
+	}
+}
+
+// key is the history of one key.
+type key struct {
+	*checker
+	events []Event
+	grants []Event // the first answer to each granted attempt, by fence
+	// complete: every grant of the key was seen by its caller.
+	complete bool
+}
+
+func newKey(c *checker, events []Event) *key {
+	slices.SortStableFunc(events, func(a, b Event) int { return cmp.Compare(a.Answered, b.Answered) })
+	k := &key{checker: c, events: events, complete: true}
+	seen := make(map[Attempt]bool)
+	for _, e := range events {
+		switch {
+		case e.Kind == Granted && e.Unknown || e.Kind == Ended:
+			k.complete = false
+		case e.Kind == Granted && !seen[e.Attempt]:
+			seen[e.Attempt] = true
+			k.grants = append(k.grants, e)
+		}
+	}
+	slices.SortStableFunc(k.grants, func(a, b Event) int { return cmp.Compare(a.Fence, b.Fence) })
+	return k
+}
+
+func (k *key) check() {
+	k.succession()
+	k.commits()
+	k.sightings()
+	for _, e := range k.events {
+		if e.Kind == Refused {
+			k.refusal(e)
+		}
+	}
+}
+
+// of returns the owner's events of one kind.
+func (k *key) of(attempt Attempt, kind Kind) []Event {
+	var found []Event
+	for _, e := range k.events {
+		if e.Kind == kind && e.Attempt == attempt {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
+// deadline returns until when an attempt was promised the key.
+func (k *key) deadline(attempt Attempt) time.Duration {
+	var latest time.Duration
+	for _, kind := range []Kind{Granted, Extended} {
+		for _, e := range k.of(attempt, kind) {
+			if !e.Unknown {
+				latest = max(latest, e.Deadline)
+			}
+		}
+	}
+	return latest
+}
+
+// sentBefore reports whether an event of the kind had been sent by then.
+func (k *key) sentBefore(attempt Attempt, kind Kind, then time.Duration) bool {
+	return slices.ContainsFunc(k.of(attempt, kind), func(e Event) bool { return e.Sent <= then })
+}
+
+// succession checks each grant against the one before it.
+func (k *key) succession() {
+	for i := 1; i < len(k.grants); i++ {
+		a, b := k.grants[i-1], k.grants[i]
+		if k.deadline(a.Attempt) > b.Answered && !k.sentBefore(a.Attempt, Released, b.Answered) {
+			k.report(DoubleGrant, "%v, in the end until %v; then %v", a, k.deadline(a.Attempt), b)
+		}
+		switch {
+		case b.Number <= a.Number, k.complete && b.Number != a.Number+1:
+			k.report(LostGrant, "%v; then %v", a, b)
+		case b.Number == a.Number+1:
+			k.end(a, b)
+		}
+	}
+	if k.complete && len(k.grants) > 0 && k.grants[0].Number != 1 {
+		k.report(LostGrant, "nobody was granted before %v", k.grants[0])
+	}
+}
+
+// end checks what the next attempt was told of the one before it.
+func (k *key) end(a, b Event) {
+	if b.PreviousFence != a.Fence {
+		k.report(LostGrant, "%v; then %v, told of fence %d", a, b, b.PreviousFence)
+		return
+	}
+	released := k.sentBefore(a.Attempt, Released, b.Answered)
+	acknowledged := slices.ContainsFunc(k.of(a.Attempt, Released), func(e Event) bool { return before(e, b) })
+	if b.Previous == EndReleased && !released || b.Previous != EndReleased && acknowledged || b.Previous == EndNone {
+		k.report(LostRelease, "%v; then %v, told of end %d", a, b, b.Previous)
+	}
+}
+
+// commits checks that what was committed stays, and is what is replayed.
+func (k *key) commits() {
+	var commit *Event
+	for i := range k.events {
+		if e := &k.events[i]; e.Kind == Committed && !e.Unknown {
+			if commit == nil {
+				commit = e
+			} else if commit.Response != e.Response {
+				k.report(LostCommit, "two commits: %v; %v", *commit, *e)
+			}
+		}
+	}
+	var replay *Event
+	for i := range k.events {
+		e := &k.events[i]
+		if commit != nil && before(*commit, *e) && !e.Unknown && e.Kind != Replayed && e.Kind != Committed && e.Kind != Ended && e.Kind != Refused {
+			k.report(LostCommit, "%v; then %v", *commit, *e)
+		}
+		if e.Kind != Replayed || e.Unknown {
+			continue
+		}
+		known := slices.ContainsFunc(k.events, func(c Event) bool {
+			return c.Kind == Committed && c.Response == e.Response && c.Sent <= e.Answered
+		})
+		switch {
+		case !known:
+			k.report(WrongReplay, "nobody committed it: %v", *e)
+		case commit != nil && commit.Response != e.Response:
+			k.report(WrongReplay, "%v; but %v", *commit, *e)
+		case replay != nil && replay.Response != e.Response:
+			k.report(WrongReplay, "%v; and %v", *replay, *e)
+		}
+		replay = e
+	}
+	if commit == nil && replay != nil {
+		for _, e := range k.events {
+			if before(*replay, e) && !e.Unknown && (e.Kind == Granted || e.Kind == Pending || e.Kind == Free || e.Kind == Missing) {
+				k.report(LostCommit, "%v; then %v", *replay, e)
+			}
+		}
+	}
+}
+
+// sightings checks what callers saw of attempts that were not their own.
+func (k *key) sightings() {
+	for _, seen := range k.events {
+		if seen.Unknown || seen.Kind != Pending && seen.Kind != Free && seen.Kind != Missing {
+			continue
+		}
+		for _, g := range k.grants {
+			if !before(g, seen) {
+				continue
+			}
+			if seen.Number < g.Number {
+				k.report(LostGrant, "%v; then %v", g, seen)
+			}
+			if seen.Kind != Pending || seen.Number != g.Number {
+				continue
+			}
+			for _, r := range k.of(g.Attempt, Released) {
+				if before(r, seen) {
+					k.report(LostRelease, "%v; then %v", r, seen)
+				}
+			}
+		}
+		if seen.Kind == Free && k.heldThroughout(seen) {
+			k.report(LostGrant, "held, but %v", seen)
+		}
+	}
+}
+
+// heldThroughout reports whether the attempt that was seen as over held the key all
+// the time.
+func (k *key) heldThroughout(seen Event) bool {
+	return slices.ContainsFunc(k.grants, func(g Event) bool {
+		return g.Number == seen.Number && before(g, seen) && k.deadlineBefore(g.Attempt, seen) > seen.Answered &&
+			!k.sentBefore(g.Attempt, Released, seen.Answered)
+	})
+}
+
+// deadlineBefore is the deadline by what was acknowledged before an event was sent:
+// a lapsed attempt may be extended.
+func (k *key) deadlineBefore(attempt Attempt, then Event) time.Duration {
+	var latest time.Duration
+	for _, kind := range []Kind{Granted, Extended} {
+		for _, e := range k.of(attempt, kind) {
+			if before(e, then) {
+				latest = max(latest, e.Deadline)
+			}
+		}
+	}
+	return latest
+}
+
+// refusal checks why an owner was refused.
+func (k *key) refusal(e Event) {
+	wrong := false
+	switch e.Reason {
+	case "RESERVATION_LOST":
+		// Somebody else was admitted: after the deadline, or after a release.
+		wrong = k.deadline(e.Attempt) > e.Answered && !k.sentBefore(e.Attempt, Released, e.Answered)
+	case "ALREADY_RELEASED":
+		wrong = !k.sentBefore(e.Attempt, Released, e.Answered)
+	case "ALREADY_COMMITTED":
+		wrong = !k.sentBefore(e.Attempt, Committed, e.Answered)
+	default:
+		wrong = true
+	}
+	if wrong {
+		k.report(WrongRefusal, "%v (promised until %v)", e, k.deadline(e.Attempt))
+	}
+}
