@@ -8,10 +8,13 @@ import (
 	"net"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/atmostonce/coordinator/internal/actor"
 	"github.com/atmostonce/coordinator/internal/admission"
@@ -135,8 +138,21 @@ func (r *Router) Call(to Leader) (grpc.ClientConnInterface, error) {
 		// The peer port checks whom a connection is meant for.
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return r.cfg.CallDial(ctx, target, to.PeerAddress)
+			// It may have moved since the connection was made.
+			address := r.cfg.Directory.PeerAddress(target, raft.ServerAddress(to.PeerAddress))
+			return r.cfg.CallDial(ctx, target, address)
 		}),
+		// gRPC would wait up to two minutes before it tries a node again that has been
+		// away for a while, and refuse every call meanwhile.
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 2, Jitter: 0.2, MaxDelay: time.Second},
+			MinConnectTimeout: 2 * time.Second,
+		}),
+		// A connection whose other end is gone without a word is noticed.
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second}),
+		// Whether a call may be sent again is decided where its outcome is understood.
+		grpc.WithDisableRetry(),
+		grpc.WithDisableServiceConfig(),
 	}, r.cfg.CallOptions...)
 	conn, err := grpc.NewClient("passthrough:///"+to.ServerID, options...)
 	if err != nil {
