@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
@@ -23,7 +24,6 @@ const (
 	boltPageBytesMax  = 16 << 20
 	boltBranchFlag    = 0x01
 	boltLeafFlag      = 0x02
-	boltMetaFlag      = 0x04
 	boltBucketElement = 0x01
 	boltDepthMax      = 64
 )
@@ -59,7 +59,7 @@ func checkPages(file *os.File) error {
 	}
 	readAhead(file, int64(meta.pages)*meta.pageBytes)
 	w := pageWalk{file: file, boltMeta: meta, seen: make([]uint64, meta.pages/64+1)}
-	return w.tree(meta.root, 0)
+	return w.tree(meta.root, 0, bounds{})
 }
 
 // readAheadBytesMax bounds how much is read for nothing but to be in the cache.
@@ -131,25 +131,38 @@ func parseMeta(page []byte) (meta boltMeta, magic, ok bool) {
 // pageWalk visits every page of a tree once.
 type pageWalk struct {
 	boltMeta
-	file io.ReaderAt
-	seen []uint64 // a bit a page
+	file    io.ReaderAt
+	seen    []uint64 // a bit a page
+	buffers [][]byte // a page for each level
+}
+
+// buffer returns room for a page of the level, which the levels below leave alone.
+func (w *pageWalk) buffer(depth int) []byte {
+	for len(w.buffers) <= depth {
+		w.buffers = append(w.buffers, make([]byte, w.pageBytes))
+	}
+	return w.buffers[depth]
 }
 
 func (w *pageWalk) broken(id uint64, what string) error {
 	return fmt.Errorf("%w: page %d of %d: %s", ErrCorrupt, id, w.pages, what)
 }
 
+// bounds are what the keys of a page lie between: low is the least that there may
+// be, high is less than none. Either is nil where there is no bound.
+type bounds struct{ low, high []byte }
+
 // tree checks the page and everything beneath it.
-func (w *pageWalk) tree(id uint64, depth int) error {
+func (w *pageWalk) tree(id uint64, depth int, within bounds) error {
 	if id < 2 || id >= w.pages {
 		return w.broken(id, "is not within the file")
 	}
 	if depth > boltDepthMax {
 		return w.broken(id, "lies too deep")
 	}
-	page := make([]byte, w.pageBytes)
-	if _, err := w.file.ReadAt(page, int64(id)*w.pageBytes); err != nil {
-		return fmt.Errorf("%w: page %d of %d: %w", ErrCorrupt, id, w.pages, err)
+	page := w.buffer(depth)
+	if err := w.read(id, page, 0); err != nil {
+		return err
 	}
 	flags := binary.NativeEndian.Uint16(page[8:])
 	count := uint64(binary.NativeEndian.Uint16(page[10:]))
@@ -177,48 +190,116 @@ func (w *pageWalk) tree(id uint64, depth int) error {
 	}
 	if table > int64(len(page)) {
 		page = make([]byte, table)
-		if _, err := w.file.ReadAt(page, int64(id)*w.pageBytes); err != nil {
-			return fmt.Errorf("%w: page %d of %d: %w", ErrCorrupt, id, w.pages, err)
-		}
-	}
-	for at := int64(boltHeaderBytes); at < table; at += boltElementBytes {
-		if err := w.element(id, flags, page[at:at+boltElementBytes], at, span, depth); err != nil {
+		if err := w.read(id, page, 0); err != nil {
 			return err
 		}
+	}
+	p := walkedPage{id: id, depth: depth, leaf: flags == boltLeafFlag, span: span, content: page, table: table}
+	return w.elements(&p, within)
+}
+
+// walkedPage is a page that the walk is at.
+type walkedPage struct {
+	id      uint64
+	depth   int
+	leaf    bool
+	span    int64  // bytes, with the pages that it reaches over
+	content []byte // the first page, or more where the table is longer
+	table   int64  // where the table ends
+}
+
+// walkedElement is one entry of a page's table.
+type walkedElement struct {
+	key    []byte
+	bucket bool
+	value  int64 // where the value begins
+	size   int64 // of the value
+	child  uint64
+}
+
+// elements checks the entries of the page's table: that they lie within it, that
+// their keys are in order, and what is beneath them.
+func (w *pageWalk) elements(p *walkedPage, within bounds) error {
+	var previous, element walkedElement
+	for at := int64(boltHeaderBytes); at < p.table; at += boltElementBytes {
+		var err error
+		if element, err = w.element(p, at); err != nil {
+			return err
+		}
+		switch {
+		case within.high != nil && bytes.Compare(element.key, within.high) >= 0,
+			at == boltHeaderBytes && bytes.Compare(element.key, within.low) < 0,
+			at > boltHeaderBytes && bytes.Compare(element.key, previous.key) <= 0:
+			return w.broken(p.id, "has keys that are not in order")
+		}
+		if at > boltHeaderBytes {
+			if err := w.beneath(p, previous, bounds{low: previous.key, high: element.key}); err != nil {
+				return err
+			}
+		}
+		previous = element
+	}
+	if p.table == boltHeaderBytes {
+		return nil
+	}
+	return w.beneath(p, previous, bounds{low: previous.key, high: within.high})
+}
+
+// element reads the entry of the page's table that lies at the offset.
+func (w *pageWalk) element(p *walkedPage, at int64) (walkedElement, error) {
+	raw := p.content[at : at+boltElementBytes]
+	word := func(i int) int64 { return int64(binary.NativeEndian.Uint32(raw[4*i:])) }
+	var e walkedElement
+	var key, size int64
+	if p.leaf {
+		key, size = at+word(1), word(2)
+		e.bucket = word(0)&boltBucketElement != 0
+		e.value, e.size = key+size, word(3)
+	} else {
+		key, size = at+word(0), word(1)
+		e.child = binary.NativeEndian.Uint64(raw[8:])
+		e.value = key + size
+	}
+	if e.value+e.size > p.span {
+		return e, w.broken(p.id, "has an entry beyond its end")
+	}
+	if key+size <= int64(len(p.content)) {
+		e.key = p.content[key : key+size]
+		return e, nil
+	}
+	e.key = make([]byte, size)
+	return e, w.read(p.id, e.key, key)
+}
+
+// beneath checks what an entry points to.
+func (w *pageWalk) beneath(p *walkedPage, e walkedElement, within bounds) error {
+	switch {
+	case !p.leaf:
+		return w.tree(e.child, p.depth+1, within)
+	case !e.bucket:
+		return nil
+	}
+	// A bucket is the page of its root, or follows as a page of its own.
+	var bucket [boltBucketBytes + boltHeaderBytes]byte
+	if e.size < boltBucketBytes {
+		return w.broken(p.id, "has a bucket that is too short")
+	}
+	if err := w.read(p.id, bucket[:boltBucketBytes], e.value); err != nil {
+		return err
+	}
+	if root := binary.NativeEndian.Uint64(bucket[:]); root != 0 {
+		return w.tree(root, p.depth+1, bounds{})
+	}
+	if e.size < int64(len(bucket)) {
+		return w.broken(p.id, "has a bucket that is too short")
 	}
 	return nil
 }
 
-// element checks one entry of a page's table, which lies at the offset at.
-func (w *pageWalk) element(id uint64, flags uint16, element []byte, at, span int64, depth int) error {
-	first, second, third, fourth := binary.NativeEndian.Uint32(element), binary.NativeEndian.Uint32(element[4:]),
-		binary.NativeEndian.Uint32(element[8:]), binary.NativeEndian.Uint32(element[12:])
-	if flags == boltBranchFlag {
-		if at+int64(first)+int64(second) > span {
-			return w.broken(id, "has a key beyond its end")
-		}
-		return w.tree(binary.NativeEndian.Uint64(element[8:]), depth+1)
-	}
-	value := at + int64(second) + int64(third)
-	if value+int64(fourth) > span {
-		return w.broken(id, "has a value beyond its end")
-	}
-	if first&boltBucketElement == 0 {
-		return nil
-	}
-	if fourth < boltBucketBytes {
-		return w.broken(id, "has a bucket that is too short")
-	}
-	var bucket [boltBucketBytes + boltHeaderBytes]byte
-	n := min(int64(len(bucket)), int64(fourth))
-	if _, err := w.file.ReadAt(bucket[:n], int64(id)*w.pageBytes+value); err != nil {
+// read reads bytes at an offset from the beginning of the page.
+func (w *pageWalk) read(id uint64, b []byte, offset int64) error {
+	if _, err := w.file.ReadAt(b, int64(id)*w.pageBytes+offset); err != nil {
 		return fmt.Errorf("%w: page %d of %d: %w", ErrCorrupt, id, w.pages, err)
-	}
-	if root := binary.NativeEndian.Uint64(bucket[:]); root != 0 {
-		return w.tree(root, depth+1)
-	}
-	if fourth < boltBucketBytes+boltHeaderBytes {
-		return w.broken(id, "has a bucket that is too short")
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package store
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"hash"
 	"slices"
 
 	bolt "go.etcd.io/bbolt"
@@ -145,39 +146,55 @@ func (o overlay) merge(p *page, cursor *bolt.Cursor, after uint64) {
 // StateHash makes everything durable and returns the SHA-256 of the state's content
 // and the position that it is of: counter, clock, last sequence, and every record
 // and response by sequence. Two replicas at the same position have the same hash,
-// however their files came about. It reads the whole file, and holds no lock
-// meanwhile.
+// however their files came about. It reads the whole file, checks every checksum on
+// the way, and holds no lock meanwhile.
 func (s *Store) StateHash() (sum [32]byte, at Position, err error) {
 	if err := s.Flush(); err != nil {
 		return sum, at, err
 	}
-	hash := sha256.New()
-	number := func(v uint64) {
-		key := sequenceKey(v)
-		_, _ = hash.Write(key[:])
-	}
-	err = s.long(func(tx *bolt.Tx, h head) error {
-		at = h.applied
-		for _, v := range [...]uint64{h.counter, h.lastSequence, h.clock.Term, uint64(h.clock.Noted), uint64(h.clock.Now)} {
-			number(v)
-		}
-		for _, name := range [][]byte{recordsBucket, responsesBucket} {
-			if err := s.each(tx.Bucket(name), func(key, value []byte) error {
-				_, _ = hash.Write(key)
-				number(uint64(len(value)))
-				_, _ = hash.Write(value)
-				return nil
-			}); err != nil {
-				return err
-			}
-			number(0)
-		}
-		return nil
+	h := stateHasher{Hash: sha256.New()}
+	err = s.long(func(tx *bolt.Tx, head head) error {
+		at = head.applied
+		h.number(head.counter, head.lastSequence, head.clock.Term, uint64(head.clock.Noted), uint64(head.clock.Now))
+		h.responses = tx.Bucket(responsesBucket)
+		return s.each(tx.Bucket(recordsBucket), h.record)
 	})
 	if err != nil {
 		return sum, Position{}, err
 	}
-	return [32]byte(hash.Sum(nil)), at, nil
+	return [32]byte(h.Sum(nil)), at, nil
+}
+
+// stateHasher hashes the content of a state.
+type stateHasher struct {
+	hash.Hash
+	responses *bolt.Bucket
+}
+
+func (h *stateHasher) number(values ...uint64) {
+	for _, v := range values {
+		key := sequenceKey(v)
+		_, _ = h.Write(key[:]) // a hash takes everything
+	}
+}
+
+func (h *stateHasher) record(key, value []byte) error {
+	sequence := binary.BigEndian.Uint64(key)
+	g, err := glance(sequence, value)
+	if err != nil {
+		return fault("record %d: %w", sequence, err)
+	}
+	h.number(sequence, uint64(len(value)))
+	_, _ = h.Write(value)
+	if g.response.place != placeApart {
+		return nil
+	}
+	stored := h.responses.Get(key)
+	if err := g.response.verify(stored); err != nil {
+		return fault("response %d: %w", sequence, err)
+	}
+	_, _ = h.Write(stored) // its length is in the record
+	return nil
 }
 
 // long runs read in a transaction of the file that may take its time. Close waits

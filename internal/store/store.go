@@ -103,22 +103,22 @@ func (s *Store) usable() error {
 // apply after it has changed something leaves half an entry behind, so it fails the
 // store.
 func (s *Store) Update(at Position, apply func(*Tx) error) (applied bool, err error) {
-	s.mu.Lock()
-	for s.usable() == nil && s.gathered.Load() > s.config.GatheredBytesMax {
-		s.wake(s.kick)
-		s.settled.Wait()
-	}
-	applied, failed, err := s.update(at, apply)
-	s.mu.Unlock()
+	applied, failed, err := s.locked(at, apply)
 	if failed {
 		return false, s.fail(err)
 	}
 	return applied, s.checked(err)
 }
 
-// update does it under the lock. A panic of apply is not caught, and leaves the
-// store locked: a broken invariant must not be served to readers.
-func (s *Store) update(at Position, apply func(*Tx) error) (applied, failed bool, err error) {
+// locked does it under the lock. A panic of apply goes on to whoever called, and
+// leaves a store that answers nobody: half an entry must not be read.
+func (s *Store) locked(at Position, apply func(*Tx) error) (applied, failed bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.usable() == nil && s.gathered.Load() > s.config.GatheredBytesMax {
+		s.wake(s.kick)
+		s.settled.Wait()
+	}
 	if err := s.usable(); err != nil {
 		return false, false, err
 	}
@@ -126,8 +126,16 @@ func (s *Store) update(at Position, apply func(*Tx) error) (applied, failed bool
 		return false, false, nil
 	}
 	tx := &Tx{store: s, writable: true}
+	returned := false
+	defer func() {
+		tx.end()
+		if !returned && s.failed == nil {
+			s.failed = fileError(s.config.Path, fmt.Errorf("%w: an update panicked", ErrFailed))
+			s.settled.Broadcast()
+		}
+	}()
 	err = apply(tx)
-	tx.end()
+	returned = true
 	if err != nil {
 		return false, tx.changed, err
 	}
@@ -166,13 +174,12 @@ func (s *Store) Configuration() (index uint64, encoded []byte) {
 // latest update, gathered or not. Updates wait for it, so read must be short, and
 // must not call the store.
 func (s *Store) View(read func(*Tx) error) error {
-	s.mu.RLock()
-	err := s.view(read)
-	s.mu.RUnlock()
-	return s.checked(err)
+	return s.checked(s.view(read))
 }
 
 func (s *Store) view(read func(*Tx) error) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
 	if err := s.usable(); err != nil {
 		return err
 	}
