@@ -59,6 +59,11 @@ func Start(cfg Config) (*Actor, error) {
 func (a *Actor) Submit(ctx context.Context, request Request) (Reply, error) {
 	var bytes int64
 	if request.Command != nil {
+		// Whoever took the call has said so in more words. This is the last gate before
+		// the log: an entry that replicas refuse to decode would stop them all.
+		if violation := request.Command.Validate(); violation != nil {
+			return Reply{Answer: admission.Answer{Refusal: violation.Reason}}, nil
+		}
 		bytes = int64(raftfsm.CommandBytes(request.Command))
 	}
 	c := newCall(request, bytes)

@@ -264,6 +264,20 @@ func TestAFailedWaiterDoesNotBlockTheQueue(t *testing.T) {
 
 func ptr[T any](v T) *T { return &v }
 
+func TestWhatIsInvalidNeverReachesTheLog(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, s *testShard) {
+		before := s.lastIndex()
+		for _, name := range []string{"", "\xff"} {
+			if got := s.mustSubmit(reserve(name, time.Minute)).Answer.Refusal; got != admission.InvalidArgument {
+				t.Errorf("key %q: refusal %q, want %q", name, got, admission.InvalidArgument)
+			}
+		}
+		if s.lastIndex() != before {
+			t.Error("an invalid command was proposed")
+		}
+	})
+}
+
 func TestWhatNobodyWantsIsNotGranted(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, s *testShard) {
 		request := reserve("k", time.Minute)

@@ -155,7 +155,7 @@ func (s sleepers) Swap(i, j int) {
 	s[i].index, s[j].index = i, j
 }
 func (s *sleepers) Push(x any) {
-	c := x.(*call)
+	c := x.(*call) //nolint:errcheck // what heap.Push was given
 	c.index = len(*s)
 	*s = append(*s, c)
 }
