@@ -1,0 +1,14 @@
+// Command coordinator is one node of an admission coordinator.
+//
+// Without flags it is a cluster of its own on 127.0.0.1:7420, with its data in
+// ./coordinator-data. Its settings are in docs/settings.md; each is a flag, an
+// environment variable and a key of a YAML file, and all of that comes from one table
+// (settings.go).
+//
+// Logs go to standard error: as text on a terminal, otherwise as JSON. The last line
+// of a node that ends badly says why, and begins with "coordinator: ".
+//
+// It exits with 0 after SIGTERM or SIGINT, on which it stops gracefully; with 2 where a
+// setting is wrong; and with 1 where it cannot start or go on, or a second signal
+// cut the stop short.
+package main

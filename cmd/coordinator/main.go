@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/atmostonce/coordinator/internal/node"
+)
+
+// The exit codes.
+const (
+	exitFailed = 1 // it could not start, or not go on
+	exitUsage  = 2 // a flag or a setting is wrong
+)
+
+func main() { os.Exit(run(os.Args[1:], os.LookupEnv, os.Stdout, os.Stderr)) }
+
+// run is main without the process around it.
+func run(arguments []string, environment func(string) (string, bool), stdout, stderr io.Writer) int {
+	code := 0
+	command := newCommand(environment, func(o *options) error {
+		var err error
+		code, err = serve(o, stderr)
+		return err
+	})
+	command.SetArgs(arguments)
+	command.SetOut(stdout)
+	command.SetErr(stderr)
+	if err := command.Execute(); err != nil {
+		_, _ = fmt.Fprintln(stderr, "coordinator: "+oneLine(err))
+		if code == 0 {
+			code = exitUsage // cobra's own errors are about flags
+		}
+	}
+	return code
+}
+
+// newCommand returns the command line. Every flag comes from the table.
+func newCommand(environment func(string) (string, bool), serve func(*options) error) *cobra.Command {
+	flags := make(map[string]*raw)
+	command := &cobra.Command{
+		Use:   "coordinator [flags]",
+		Short: "A replicated admission coordinator: admits each key once",
+		Long: `A replicated admission coordinator: admits each key once.
+
+Without flags it is a cluster of its own on 127.0.0.1:7420, with its data in
+./coordinator-data. Three nodes are started with the same --peers each, in any
+order; the first listed one begins the cluster.`,
+		Version:       version(),
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(*cobra.Command, []string) error {
+			o, err := resolve(flags, environment)
+			if err != nil {
+				return err
+			}
+			return serve(o)
+		},
+	}
+	addFlags(command.Flags(), flags)
+	command.SetUsageTemplate("{{.UseLine}}\n")
+	command.SetHelpFunc(func(c *cobra.Command, _ []string) { writeHelp(c.OutOrStdout(), c.Long) })
+	return command
+}
+
+// serve runs a node until a signal ends it or it cannot go on.
+func serve(o *options, stderr io.Writer) (code int, err error) {
+	logger := newLogger(o, stderr)
+	o.node.Logger = logger
+	o.node.Version = version()
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	defer signal.Stop(signals)
+
+	n, err := node.Start(context.Background(), o.node)
+	if err != nil {
+		if wrong := (*node.SettingError)(nil); errors.As(err, &wrong) {
+			return exitUsage, o.explain(wrong)
+		}
+		return exitFailed, err
+	}
+	select {
+	case <-n.Done():
+		// No graceful stop: the disk that ended the node would hang it, and the
+		// other nodes elect leaders without being asked.
+		return exitFailed, n.Err()
+	case received := <-signals:
+		logger.Info("received a signal; another one ends the process at once", "signal", received.String())
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- n.Stop(context.Background()) }()
+	select {
+	case err := <-stopped:
+		if err != nil {
+			return exitFailed, err
+		}
+		return 0, nil
+	case <-n.Done():
+		return exitFailed, n.Err()
+	case received := <-signals:
+		return exitFailed, fmt.Errorf("received %v while stopping; ended at once", received)
+	}
+}
+
+// newLogger returns what the node logs with.
+func newLogger(o *options, stderr io.Writer) *slog.Logger {
+	handlerOptions := &slog.HandlerOptions{Level: o.logLevel}
+	text := o.logFormat == formatText
+	if o.logFormat == formatAuto {
+		file, ok := stderr.(*os.File)
+		text = ok && isTerminal(file)
+	}
+	if text {
+		return slog.New(slog.NewTextHandler(stderr, handlerOptions))
+	}
+	return slog.New(slog.NewJSONHandler(stderr, handlerOptions))
+}
+
+func isTerminal(file *os.File) bool {
+	info, err := file.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// version returns the module's version, or the commit that was built.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	if v := info.Main.Version; v != "" && v != "(devel)" {
+		return v
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && len(s.Value) >= 12 {
+			return "devel-" + s.Value[:12]
+		}
+	}
+	return "devel"
+}
+
+// oneLine returns an error's text without line ends: joined errors have them.
+func oneLine(err error) string {
+	return strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+}

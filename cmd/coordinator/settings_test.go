@@ -1,0 +1,139 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/atmostonce/coordinator/internal/node"
+)
+
+func TestDocument(t *testing.T) {
+	const path = "../../docs/settings.md"
+	var want bytes.Buffer
+	writeDocument(&want)
+	if os.Getenv("UPDATE") != "" {
+		if err := os.WriteFile(path, want.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want.Bytes()) {
+		t.Error("docs/settings.md is out of date: go test ./cmd/coordinator -run TestDocument, with UPDATE=1 to write it")
+	}
+}
+
+// none is an environment without variables.
+func none(string) (string, bool) { return "", false }
+
+func TestDefaultsAreTheNodes(t *testing.T) {
+	o, err := resolve(unset(), none)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := node.Default(); !reflect.DeepEqual(fingerprint(o.node), fingerprint(want)) {
+		t.Errorf("got %+v, want %+v", o.node, want)
+	}
+}
+
+// unset are the flags of a command line without any.
+func unset() map[string]*raw {
+	flags := make(map[string]*raw)
+	addFlags(pflag.NewFlagSet("", pflag.ContinueOnError), flags)
+	return flags
+}
+
+// fingerprint leaves out what cannot be compared.
+func fingerprint(c node.Config) node.Config {
+	c.Actor.Logger = nil
+	c.ListenOn, c.Dial, c.FreeBytes, c.Logger = nil, nil, nil, nil
+	return c
+}
+
+// Every default can be given as a value, and each value comes back as it was given.
+func TestEveryValueIsReadAsItIsWritten(t *testing.T) {
+	for _, section := range table(defaults()) {
+		for _, s := range section.settings {
+			before := s.value.String()
+			if before == "" {
+				continue
+			}
+			if err := s.value.parse(before); err != nil {
+				t.Errorf("--%s %v", s.name, err)
+			}
+			if after := s.value.String(); after != before {
+				t.Errorf("--%s: %q became %q", s.name, before, after)
+			}
+		}
+	}
+}
+
+func TestTableIsWellFormed(t *testing.T) {
+	seen := make(map[string]bool)
+	for _, section := range table(defaults()) {
+		for _, s := range section.settings {
+			if seen[s.name] {
+				t.Errorf("--%s is there twice", s.name)
+			}
+			seen[s.name] = true
+			if !strings.HasSuffix(s.usage, ".") || strings.ContainsAny(s.usage, "|\n") {
+				t.Errorf("--%s: %q", s.name, s.usage)
+			}
+		}
+	}
+}
+
+func TestAmounts(t *testing.T) {
+	var n int64
+	v := size(&n, 0, 1<<50)
+	for text, want := range map[string]int64{"0": 0, "1": 1, "1KiB": 1024, "3 MiB": 3 << 20, "2GiB": 2 << 30, "1TiB": 1 << 40} {
+		if err := v.parse(text); err != nil || n != want {
+			t.Errorf("%q: %d, %v", text, n, err)
+		}
+	}
+	for _, text := range []string{"", "KiB", "1.5MiB", "1MB", "-1", "9223372036854775807TiB", "99999999999999999999", "1e3", "2048TiB"} {
+		if err := v.parse(text); err == nil {
+			t.Errorf("%q is %d", text, n)
+		}
+	}
+	var small uint32
+	if err := number(&small, 1, 10).parse("11"); err == nil {
+		t.Error("11 is at most 10")
+	}
+}
+
+func TestShortDurations(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "0s", time.Second: "1s", 5 * time.Minute: "5m", 24 * time.Hour: "24h", 90 * time.Minute: "1h30m",
+		100 * time.Millisecond: "100ms", 10 * time.Minute: "10m", 20 * time.Hour: "20h", time.Hour + time.Second: "1h0m1s",
+	} {
+		if got := short(d); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+func FuzzPeers(f *testing.F) {
+	f.Add("n1=127.0.0.1:7431,n2=[::1]:7432")
+	f.Add(",=,")
+	f.Fuzz(func(t *testing.T, given string) {
+		c := node.Default()
+		v := peers{&c.Peers}
+		if v.parse(given) != nil {
+			return
+		}
+		again := node.Default()
+		if err := (peers{&again.Peers}).parse(v.String()); err != nil || !reflect.DeepEqual(again.Peers, c.Peers) {
+			t.Errorf("%q: %v, then %v (%v)", given, c.Peers, again.Peers, err)
+		}
+		_ = c.Validate()
+	})
+}
