@@ -148,11 +148,29 @@ func (c *Config) Validate() error {
 	case c.StreamsMax < 1:
 		return wrong("streams-max", "is %d, it must be at least 1", c.StreamsMax)
 	}
+	if err := c.validateTimes(); err != nil {
+		return err
+	}
 	if err := c.Timing.Validate(); err != nil {
 		return wrong("raft timing", "%v", err)
 	}
 	if err := c.Calls.Validate(); err != nil {
 		return wrong("limits of calls", "%v", err)
+	}
+	return nil
+}
+
+// validateTimes checks the times that depend on each other.
+func (c *Config) validateTimes() error {
+	switch t := c.Timing.WithDefaults(); {
+	case t.Election < t.Heartbeat:
+		return wrong("raft-election", "is %v, it must be at least raft-heartbeat, which is %v", t.Election, t.Heartbeat)
+	case t.Lease > t.Heartbeat:
+		return wrong("raft-lease", "is %v, it must be at most raft-heartbeat, which is %v", t.Lease, t.Heartbeat)
+	case t.Call < t.Heartbeat:
+		return wrong("raft-call", "is %v, it must be at least raft-heartbeat, which is %v", t.Call, t.Heartbeat)
+	case c.Calls.ExtendSpan < c.Calls.PendingTTLDefault:
+		return wrong("extend-span", "is %v, it must be at least pending-ttl-default, which is %v", c.Calls.ExtendSpan, c.Calls.PendingTTLDefault)
 	}
 	return nil
 }
