@@ -40,10 +40,12 @@ type machine struct {
 	fatals *[]error
 }
 
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
 func storeConfig(path string) store.Config {
 	return store.Config{
 		Path: path, Create: true, Identification: testIdentification,
-		Logger: slog.New(slog.DiscardHandler), MapBytes: 1 << 30,
+		Logger: discard(), MapBytes: 1 << 30,
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 // heartbeat to a server that is down.
 const repeatAfter = 10 * time.Second
 
-// slogAdapter is raft's logger on top of ours. Trace and Debug are Debug.
+// slogAdapter is raft's logger on top of ours. All below a warning is Debug.
 type slogAdapter struct {
 	logger  *slog.Logger
 	name    string
@@ -145,7 +145,7 @@ func (a *slogAdapter) IsTrace() bool { return false }
 func (a *slogAdapter) IsDebug() bool { return a.enabled(slog.LevelDebug) }
 
 // IsInfo implements [hclog.Logger].
-func (a *slogAdapter) IsInfo() bool { return a.enabled(slog.LevelInfo) }
+func (a *slogAdapter) IsInfo() bool { return a.IsDebug() }
 
 // IsWarn implements [hclog.Logger].
 func (a *slogAdapter) IsWarn() bool { return a.enabled(slog.LevelWarn) }
@@ -191,8 +191,6 @@ func (a *slogAdapter) GetLevel() hclog.Level {
 	switch {
 	case a.IsDebug():
 		return hclog.Debug
-	case a.IsInfo():
-		return hclog.Info
 	case a.IsWarn():
 		return hclog.Warn
 	default:

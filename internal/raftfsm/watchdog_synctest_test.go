@@ -1,0 +1,201 @@
+package raftfsm
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// brokenLog is a log whose appends hang or fail from some moment on.
+type brokenLog struct {
+	durableLog
+	mu   sync.Mutex
+	hang chan struct{} // not nil: an append waits for it
+	fail error
+}
+
+func (l *brokenLog) set(hang chan struct{}, fail error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.hang, l.fail = hang, fail
+}
+
+func (l *brokenLog) StoreLogs(logs []*raft.Log) error {
+	l.mu.Lock()
+	hang, fail := l.hang, l.fail
+	l.mu.Unlock()
+	if hang != nil {
+		<-hang
+	}
+	if fail != nil {
+		return fail
+	}
+	return l.durableLog.StoreLogs(logs)
+}
+
+// breakable opens a group of one on a log that can be broken.
+func (c *cluster) breakable(name string, fatal func(error)) (*Group, *brokenLog) {
+	c.t.Helper()
+	broken := &brokenLog{}
+	cfg := c.config(name)
+	cfg.Bootstrap, cfg.Fatal = c.voters, fatal
+	cfg.openLog = func(dir string, open logOpening) (durableLog, *segmentFiles, error) {
+		log, files, err := openWAL(dir, open)
+		broken.durableLog = log
+		return broken, files, err
+	}
+	g, err := Open(cfg)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.groups[name] = g
+	return g, broken
+}
+
+func TestAHungDiskIsFatalAfterTenTicks(t *testing.T) {
+	base := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, base, "a")
+		fatal := make(chan error, 10)
+		_, log := c.breakable("a", func(err error) { fatal <- err })
+		g := c.leader()
+		c.admit(g, 0, 3)
+
+		// A slow disk is not a hung one.
+		slow := make(chan struct{})
+		log.set(slow, nil)
+		time.AfterFunc(8*time.Second, func() { close(slow) })
+		c.admit(g, 3, 4)
+		log.set(nil, nil)
+		time.Sleep(time.Minute)
+
+		hung := make(chan struct{})
+		log.set(hung, nil)
+		began := time.Now()
+		encoded, err := (&Entry{Term: g.Term(), Commands: commands(reserve(4))}).Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		future := g.Propose(encoded, time.Second)
+		err = <-fatal
+		if took := time.Since(began); took < 9*time.Second || took > 10*time.Second {
+			t.Errorf("fatal after %v", took)
+		}
+		if !strings.Contains(err.Error(), "disk hung: an append to the log") || !strings.Contains(err.Error(), g.cfg.Dir) {
+			t.Errorf("fatal: %v", err)
+		}
+		if !g.IsLeader() {
+			t.Error("raft did notice: the watchdog is not needed any more")
+		}
+		// Closing waits no longer than it may.
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		if err := g.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("closed: %v", err)
+		}
+		close(hung)
+		if err := g.Close(t.Context()); err != nil {
+			t.Errorf("closed: %v", err)
+		}
+		_ = future.Error() // the log came back in time for this one
+		if len(fatal) > 0 {
+			t.Errorf("fatal again: %v", <-fatal)
+		}
+	})
+}
+
+func TestAFailedAppendIsFatal(t *testing.T) {
+	base := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, base, "a")
+		fatal := make(chan error, 10)
+		_, log := c.breakable("a", func(err error) { fatal <- err })
+		g := c.leader()
+		broken := errors.New("no space left on device")
+		log.set(nil, broken)
+		_, err := propose(t, g, Entry{Term: g.Term(), Commands: commands(reserve(0))})
+		if !errors.Is(err, broken) || Classify(err) != Unknown {
+			t.Errorf("proposed: %v", err)
+		}
+		if err := <-fatal; !errors.Is(err, broken) || !strings.Contains(err.Error(), g.cfg.Dir) {
+			t.Errorf("fatal: %v", err)
+		}
+		c.stopAll()
+		if len(fatal) > 0 {
+			t.Errorf("fatal again: %v", <-fatal)
+		}
+	})
+}
+
+func TestTheWatchdogWatchesTheState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fatal := make(chan error, 1)
+		w := newWatchdog("dir", func(err error) { fatal <- err })
+		w.beforeCommit()
+		time.Sleep(9500 * time.Millisecond)
+		w.afterCommit()
+		time.Sleep(time.Minute)
+		w.beforeCommit()
+		if err := <-fatal; !strings.Contains(err.Error(), "a commit of the state") {
+			t.Error(err)
+		}
+		w.afterCommit()
+		w.close()
+	})
+}
+
+// TestCallsAfterTheLogIsClosed are answered, and are not fatal: raft reads the age of
+// the log from a goroutine that it does not wait for.
+func TestCallsAfterTheLogIsClosed(t *testing.T) {
+	dir := t.TempDir()
+	log, files, err := openWAL(dir, logOpening{logger: newSlogAdapter(discard()), rotated: func() {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWatchdog(dir, func(error) {})
+	defer w.close()
+	l := &logStore{log: log, watchdog: w, fatal: func(err error) { t.Errorf("fatal: %v", err) }}
+	if err := errors.Join(l.StoreLog(&raft.Log{Index: 1, Term: 1}), l.Set([]byte("k"), []byte("v"))); err != nil {
+		t.Fatal(err)
+	}
+	if value, err := l.Get([]byte("k")); err != nil || string(value) != "v" {
+		t.Errorf("%q, %v", value, err)
+	}
+	if err := l.GetLog(2, &raft.Log{}); !errors.Is(err, raft.ErrLogNotFound) {
+		t.Errorf("an entry that is not there: %v", err)
+	}
+	if files.total() != segmentBytes {
+		t.Errorf("%d bytes", files.total())
+	}
+	if err := errors.Join(l.close(), l.close()); err != nil {
+		t.Fatal(err)
+	}
+	_, first := l.FirstIndex()
+	_, last := l.LastIndex()
+	_, number := l.GetUint64([]byte("k"))
+	for _, err := range []error{
+		first, last, number, l.GetLog(1, &raft.Log{}), l.StoreLog(&raft.Log{Index: 2}), l.DeleteRange(1, 1),
+		l.Set(nil, nil), l.SetUint64(nil, 1),
+	} {
+		if !errors.Is(err, errLogClosed) {
+			t.Errorf("error %v", err)
+		}
+	}
+	// The directory can be opened again at once: the metadata's lock is gone.
+	log, files, err = openWAL(dir, logOpening{logger: newSlogAdapter(discard()), rotated: func() {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last, err := log.LastIndex(); err != nil || last != 1 || files.total() != segmentBytes {
+		t.Errorf("last %d, %v, %d bytes", last, err, files.total())
+	}
+	if err := log.Close(); err != nil {
+		t.Error(err)
+	}
+}
