@@ -19,39 +19,30 @@ const Domain = "coordinator"
 // message stands for the row's meaning. The message must not hold what a caller
 // sent: it may be shown to somebody else, and may not be UTF-8.
 func Error(r Reason, message string) error {
-	return build(r, message, 0, nil)
-}
-
-// ErrorAfter is [Error] with a time to wait other than the row's. 0 or less stands
-// for the row's.
-func ErrorAfter(r Reason, message string, wait time.Duration) error {
-	return build(r, message, wait, nil)
+	return build(r, message, nil)
 }
 
 // Violation returns the failure of one argument: the field as the wire names it
 // and what is wrong with it, such as "is 300 bytes long, the limit is 255". The
 // reason is [InvalidArgument] or [ResponseTooLarge].
 func Violation(r Reason, field, detail string) error {
-	return build(r, field+" "+detail, 0, &errdetails.BadRequest{
+	return build(r, field+" "+detail, &errdetails.BadRequest{
 		FieldViolations: []*errdetails.BadRequest_FieldViolation{{
 			Field: field, Description: detail, Reason: string(r),
 		}},
 	})
 }
 
-func build(r Reason, message string, wait time.Duration, request *errdetails.BadRequest) error {
+func build(r Reason, message string, request *errdetails.BadRequest) error {
 	row := r.Row()
 	if message == "" {
 		message = row.Meaning
 	}
-	if wait <= 0 {
-		wait = row.RetryAfter
-	}
 	details := []protoadapt.MessageV1{
 		protoadapt.MessageV1Of(&errdetails.ErrorInfo{Reason: string(r), Domain: Domain}),
 	}
-	if wait > 0 {
-		details = append(details, protoadapt.MessageV1Of(&errdetails.RetryInfo{RetryDelay: durationpb.New(wait)}))
+	if row.RetryAfter > 0 {
+		details = append(details, protoadapt.MessageV1Of(&errdetails.RetryInfo{RetryDelay: durationpb.New(row.RetryAfter)}))
 	}
 	if request != nil {
 		details = append(details, protoadapt.MessageV1Of(request))

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
@@ -131,9 +130,6 @@ func TestErrorsAreReadBack(t *testing.T) {
 	got := Of(Violation(InvalidArgument, "identity.key", "must not be empty"))
 	if len(got.Violations) != 1 || got.Violations[0] != (FieldViolation{"identity.key", "must not be empty"}) {
 		t.Errorf("violations: %v", got.Violations)
-	}
-	if got := Of(ErrorAfter(NoLeader, "", time.Minute)); got.RetryAfter != time.Minute {
-		t.Errorf("retry after %v", got.RetryAfter)
 	}
 }
 
