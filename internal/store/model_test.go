@@ -320,7 +320,7 @@ func TestStoreAgainstAModel(t *testing.T) {
 		defer func() { _ = s.Close() }()
 		var log []logEntry
 		m := newModel()
-		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
+		for range rapid.IntRange(1, 25).Draw(rt, "steps") {
 			switch rapid.IntRange(0, 9).Draw(rt, "step") {
 			case 0:
 				if err := s.Flush(); err != nil {
