@@ -26,7 +26,7 @@ type memberJSON struct {
 }
 
 func (c *control) members() *cobra.Command {
-	return &cobra.Command{
+	command := &cobra.Command{
 		Use:   "members",
 		Short: "Show the nodes, as the answering one sees them",
 		Args:  noArguments,
@@ -42,6 +42,8 @@ func (c *control) members() *cobra.Command {
 			return c.showTable(shown, membersHeading, memberRows(shown.Members))
 		},
 	}
+	command.AddCommand(c.replaceMember())
+	return command
 }
 
 var membersHeading = []string{"NODE", "CLIENT ADDRESS", "PEER ADDRESS", "REACHABLE", "LEADS", "INCARNATION"}

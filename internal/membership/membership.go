@@ -112,8 +112,8 @@ func (m *Membership) setWaiting(text string) {
 	m.waiting = text
 }
 
-// message is what this node says of itself.
-func (m *Membership) message() peer.HelloMessage {
+// Message is what this node says of itself.
+func (m *Membership) Message() peer.HelloMessage {
 	state := m.cfg.File.State()
 	say := peer.HelloMessage{
 		Self:      m.directory.self,
@@ -130,7 +130,7 @@ func (m *Membership) message() peer.HelloMessage {
 // Hello answers another node's question, and notes where that node is. It is for
 // peer.Config.
 func (m *Membership) Hello(_ context.Context, asked peer.HelloMessage) (peer.HelloMessage, error) {
-	answer := m.message()
+	answer := m.Message()
 	switch {
 	case answer.ClusterID != "" && asked.ClusterID == answer.ClusterID:
 		m.heard(asked.Self)
@@ -160,7 +160,7 @@ func (m *Membership) Find(ctx context.Context, ask Asker) (State, error) {
 	}
 	var excludedSince, said time.Time
 	for {
-		self := m.message()
+		self := m.Message()
 		if len(self.Peers) == 0 {
 			return m.begin(random(), []peer.Member{self.Self})
 		}
@@ -278,7 +278,7 @@ func (m *Membership) Exchange(ctx context.Context, ask Asker, servers func() map
 // ExchangeOnce asks every other member once, at the same time, and returns those that
 // answered.
 func (m *Membership) ExchangeOnce(ctx context.Context, ask Asker) map[raft.ServerID]bool {
-	say := m.message()
+	say := m.Message()
 	self := say.Self.ID()
 	var mu sync.Mutex
 	answered := make(map[raft.ServerID]bool)
@@ -342,6 +342,13 @@ func (m *Membership) Observe(servers map[raft.ServerID]raft.ServerAddress) {
 	}
 	if _, ok := servers[m.directory.self.ID()]; !ok {
 		members = append(members, m.directory.self)
+	}
+	// A node leaves the cluster only by being replaced. Between its two incarnations, and
+	// for as long as a replacement is stuck there, the lost one stands for it.
+	for _, known := range m.directory.Members() {
+		if !slices.ContainsFunc(members, func(other peer.Member) bool { return other.Name == known.Name }) {
+			members = append(members, known)
+		}
 	}
 	if !m.directory.set(members) {
 		return

@@ -342,6 +342,71 @@ func TestWipedNodeNeitherVotesNorAcknowledges(t *testing.T) {
 	}
 }
 
+// The way out for an operator: the empty node takes the place of what it was.
+func TestReplaceMember(t *testing.T) {
+	for _, lost := range []string{"n1", "n2"} {
+		t.Run(lost, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				for _, name := range []string{"n1", "n2", "n3"} {
+					w.start(name, nil)
+				}
+				w.serving()
+				for i := range 10 {
+					w.admits(fmt.Sprint("before", i), "n1", "n2", "n3")
+				}
+				replace := func(name string) (*coordinatorv1.ReplaceMemberResponse, error) {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+					defer cancel()
+					return coordinatorv1.NewAdminServiceClient(w.client("n3")).ReplaceMember(ctx,
+						&coordinatorv1.ReplaceMemberRequest{NodeId: name})
+				}
+				for name, want := range map[string]string{
+					lost: "nothing to replace", "n3": "ask another one", "n9": "no node of this cluster", "": "no node",
+				} {
+					if _, err := replace(name); reason.Of(err).Reason != reason.InvalidArgument || !strings.Contains(err.Error(), want) {
+						t.Errorf("replace %q: %v", name, err)
+					}
+				}
+				w.stop(lost)
+				if _, err := replace(lost); reason.Of(err).Reason != reason.InvalidArgument || !strings.Contains(err.Error(), "does not answer") {
+					t.Errorf("replace a node that is down: %v", err)
+				}
+				w.wipe(lost)
+				n := w.start(lost, func(c *Config) { c.JoinWait = time.Hour })
+				time.Sleep(10 * time.Second)
+				answer, err := replace(lost)
+				if err != nil || len(answer.GetShards()) != 3 || answer.GetIncarnation() != n.file.State().Incarnation {
+					t.Fatalf("replace: %v, %v", answer, err)
+				}
+				w.serving()
+				time.Sleep(20 * time.Second) // the directories settle
+				for name, other := range w.nodes {
+					state := other.file.State()
+					if len(state.Members) != 3 || state.ClusterID != n.file.State().ClusterID {
+						t.Errorf("%s has %+v", name, state)
+					}
+				}
+				// It counts: with it and one other there is a majority again.
+				w.stop("n3")
+				w.serving()
+				other := map[string]string{"n1": "n2", "n2": "n1"}[lost]
+				time.Sleep(10 * time.Second)
+				for i := range 10 {
+					if answer, err := w.reserve(other, fmt.Sprint("before", i)); err != nil || answer.GetPending() == nil {
+						t.Errorf("an old record: %v, %v", answer, err)
+					}
+					w.admits(fmt.Sprint("after", i), "n1", "n2")
+				}
+				// And it stays a member when it starts again.
+				w.stop(lost)
+				w.start(lost, nil)
+				w.serving()
+			})
+		})
+	}
+}
+
 // Leadership moves away from a node that stops, before it is gone.
 func TestStopHandsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

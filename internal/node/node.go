@@ -177,6 +177,7 @@ func (n *Node) register() error {
 	calls := rpc.Config{
 		Shards:      n.shards,
 		Cluster:     cluster{n},
+		Membership:  cluster{n},
 		Settings:    n.cfg.Calls,
 		StorageFull: n.storageFull.Load,
 		Logger:      n.cfg.Logger,

@@ -15,9 +15,11 @@ const MessageBytesMax = 2 << 20
 
 // Config is what the services need.
 type Config struct {
-	Shards   Shards
-	Cluster  Cluster
-	Settings Settings
+	Shards  Shards
+	Cluster Cluster
+	// Membership may be nil: members cannot be replaced.
+	Membership Membership
+	Settings   Settings
 	// StorageFull reports whether this node is short of disk space, so that it
 	// takes no new keys on the shards that it leads. Nil: never.
 	StorageFull func() bool

@@ -25,6 +25,7 @@ func Register(registrar grpc.ServiceRegistrar, cfg Config) error {
 	s := &server{
 		shards:      cfg.Shards,
 		cluster:     cfg.Cluster,
+		membership:  cfg.Membership,
 		settings:    cfg.Settings,
 		storageFull: cfg.StorageFull,
 		codec:       codec,

@@ -26,6 +26,7 @@ const (
 type server struct {
 	shards      Shards
 	cluster     Cluster
+	membership  Membership
 	settings    Settings
 	storageFull func() bool
 	codec       *codec

@@ -1300,6 +1300,136 @@ func (x *TransferLeadershipResponse) GetShards() []uint32 {
 	return nil
 }
 
+// ReplaceMemberRequest names the node to put back.
+type ReplaceMemberRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the node, 1 to 64 bytes. Required.
+	NodeId string `protobuf:"bytes,1,opt,name=node_id,json=nodeId" json:"node_id,omitempty"`
+	// Number of the shard, from 0. Default (absent): every shard. Present, the next two are
+	// required: it is how one node asks another that leads the shard.
+	Shard *uint32 `protobuf:"varint,2,opt,name=shard" json:"shard,omitempty"`
+	// The node's new incarnation, 32 hexadecimal digits. Only with `shard`.
+	Incarnation string `protobuf:"bytes,3,opt,name=incarnation" json:"incarnation,omitempty"`
+	// Where the node's peer port is, as host:port. Only with `shard`.
+	PeerAddress   string `protobuf:"bytes,4,opt,name=peer_address,json=peerAddress" json:"peer_address,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplaceMemberRequest) Reset() {
+	*x = ReplaceMemberRequest{}
+	mi := &file_coordinator_v1_admin_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplaceMemberRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplaceMemberRequest) ProtoMessage() {}
+
+func (x *ReplaceMemberRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_admin_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplaceMemberRequest.ProtoReflect.Descriptor instead.
+func (*ReplaceMemberRequest) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ReplaceMemberRequest) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *ReplaceMemberRequest) GetShard() uint32 {
+	if x != nil && x.Shard != nil {
+		return *x.Shard
+	}
+	return 0
+}
+
+func (x *ReplaceMemberRequest) GetIncarnation() string {
+	if x != nil {
+		return x.Incarnation
+	}
+	return ""
+}
+
+func (x *ReplaceMemberRequest) GetPeerAddress() string {
+	if x != nil {
+		return x.PeerAddress
+	}
+	return ""
+}
+
+// ReplaceMemberResponse says what was done.
+type ReplaceMemberResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The node's incarnation that now is a member.
+	Incarnation string `protobuf:"bytes,1,opt,name=incarnation" json:"incarnation,omitempty"`
+	// Numbers of the shards that were changed, in ascending order. Empty: there was
+	// nothing to do.
+	Shards        []uint32 `protobuf:"varint,2,rep,packed,name=shards" json:"shards,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplaceMemberResponse) Reset() {
+	*x = ReplaceMemberResponse{}
+	mi := &file_coordinator_v1_admin_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplaceMemberResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplaceMemberResponse) ProtoMessage() {}
+
+func (x *ReplaceMemberResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_admin_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplaceMemberResponse.ProtoReflect.Descriptor instead.
+func (*ReplaceMemberResponse) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_admin_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *ReplaceMemberResponse) GetIncarnation() string {
+	if x != nil {
+		return x.Incarnation
+	}
+	return ""
+}
+
+func (x *ReplaceMemberResponse) GetShards() []uint32 {
+	if x != nil {
+		return x.Shards
+	}
+	return nil
+}
+
 var File_coordinator_v1_admin_proto protoreflect.FileDescriptor
 
 const file_coordinator_v1_admin_proto_rawDesc = "" +
@@ -1393,7 +1523,15 @@ const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"\x05shard\x18\x01 \x01(\rB\x05\xaa\x01\x02\b\x01R\x05shard\x12\x17\n" +
 	"\ato_node\x18\x02 \x01(\tR\x06toNode\"4\n" +
 	"\x1aTransferLeadershipResponse\x12\x16\n" +
-	"\x06shards\x18\x01 \x03(\rR\x06shards2\xe7\x04\n" +
+	"\x06shards\x18\x01 \x03(\rR\x06shards\"\x91\x01\n" +
+	"\x14ReplaceMemberRequest\x12\x17\n" +
+	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x1b\n" +
+	"\x05shard\x18\x02 \x01(\rB\x05\xaa\x01\x02\b\x01R\x05shard\x12 \n" +
+	"\vincarnation\x18\x03 \x01(\tR\vincarnation\x12!\n" +
+	"\fpeer_address\x18\x04 \x01(\tR\vpeerAddress\"Q\n" +
+	"\x15ReplaceMemberResponse\x12 \n" +
+	"\vincarnation\x18\x01 \x01(\tR\vincarnation\x12\x16\n" +
+	"\x06shards\x18\x02 \x03(\rR\x06shards2\xc5\x05\n" +
 	"\fAdminService\x12S\n" +
 	"\n" +
 	"ListShards\x12!.coordinator.v1.ListShardsRequest\x1a\".coordinator.v1.ListShardsResponse\x12M\n" +
@@ -1402,7 +1540,8 @@ const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"\x05Purge\x12\x1c.coordinator.v1.PurgeRequest\x1a\x1d.coordinator.v1.PurgeResponse\x12J\n" +
 	"\aMembers\x12\x1e.coordinator.v1.MembersRequest\x1a\x1f.coordinator.v1.MembersResponse\x12\\\n" +
 	"\rClusterStatus\x12$.coordinator.v1.ClusterStatusRequest\x1a%.coordinator.v1.ClusterStatusResponse\x12k\n" +
-	"\x12TransferLeadership\x12).coordinator.v1.TransferLeadershipRequest\x1a*.coordinator.v1.TransferLeadershipResponseBKZBgithub.com/atmostonce/coordinator/gen/coordinator/v1;coordinatorv1\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
+	"\x12TransferLeadership\x12).coordinator.v1.TransferLeadershipRequest\x1a*.coordinator.v1.TransferLeadershipResponse\x12\\\n" +
+	"\rReplaceMember\x12$.coordinator.v1.ReplaceMemberRequest\x1a%.coordinator.v1.ReplaceMemberResponseBKZBgithub.com/atmostonce/coordinator/gen/coordinator/v1;coordinatorv1\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
 
 var (
 	file_coordinator_v1_admin_proto_rawDescOnce sync.Once
@@ -1416,7 +1555,7 @@ func file_coordinator_v1_admin_proto_rawDescGZIP() []byte {
 	return file_coordinator_v1_admin_proto_rawDescData
 }
 
-var file_coordinator_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_coordinator_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_coordinator_v1_admin_proto_goTypes = []any{
 	(*Shard)(nil),                      // 0: coordinator.v1.Shard
 	(*Replica)(nil),                    // 1: coordinator.v1.Replica
@@ -1436,22 +1575,24 @@ var file_coordinator_v1_admin_proto_goTypes = []any{
 	(*ClusterStatusResponse)(nil),      // 15: coordinator.v1.ClusterStatusResponse
 	(*TransferLeadershipRequest)(nil),  // 16: coordinator.v1.TransferLeadershipRequest
 	(*TransferLeadershipResponse)(nil), // 17: coordinator.v1.TransferLeadershipResponse
-	(*durationpb.Duration)(nil),        // 18: google.protobuf.Duration
-	(State)(0),                         // 19: coordinator.v1.State
-	(*Record)(nil),                     // 20: coordinator.v1.Record
-	(*Identity)(nil),                   // 21: coordinator.v1.Identity
+	(*ReplaceMemberRequest)(nil),       // 18: coordinator.v1.ReplaceMemberRequest
+	(*ReplaceMemberResponse)(nil),      // 19: coordinator.v1.ReplaceMemberResponse
+	(*durationpb.Duration)(nil),        // 20: google.protobuf.Duration
+	(State)(0),                         // 21: coordinator.v1.State
+	(*Record)(nil),                     // 22: coordinator.v1.Record
+	(*Identity)(nil),                   // 23: coordinator.v1.Identity
 }
 var file_coordinator_v1_admin_proto_depIdxs = []int32{
 	1,  // 0: coordinator.v1.Shard.replicas:type_name -> coordinator.v1.Replica
 	2,  // 1: coordinator.v1.Shard.records:type_name -> coordinator.v1.RecordCounts
-	18, // 2: coordinator.v1.Shard.next_alarm_in:type_name -> google.protobuf.Duration
-	18, // 3: coordinator.v1.Shard.clock:type_name -> google.protobuf.Duration
-	18, // 4: coordinator.v1.Replica.last_contact:type_name -> google.protobuf.Duration
+	20, // 2: coordinator.v1.Shard.next_alarm_in:type_name -> google.protobuf.Duration
+	20, // 3: coordinator.v1.Shard.clock:type_name -> google.protobuf.Duration
+	20, // 4: coordinator.v1.Replica.last_contact:type_name -> google.protobuf.Duration
 	0,  // 5: coordinator.v1.ListShardsResponse.shards:type_name -> coordinator.v1.Shard
 	0,  // 6: coordinator.v1.GetShardResponse.shard:type_name -> coordinator.v1.Shard
-	19, // 7: coordinator.v1.ListRecordsRequest.state:type_name -> coordinator.v1.State
-	20, // 8: coordinator.v1.ListRecordsResponse.records:type_name -> coordinator.v1.Record
-	21, // 9: coordinator.v1.PurgeRequest.identity:type_name -> coordinator.v1.Identity
+	21, // 7: coordinator.v1.ListRecordsRequest.state:type_name -> coordinator.v1.State
+	22, // 8: coordinator.v1.ListRecordsResponse.records:type_name -> coordinator.v1.Record
+	23, // 9: coordinator.v1.PurgeRequest.identity:type_name -> coordinator.v1.Identity
 	13, // 10: coordinator.v1.MembersResponse.members:type_name -> coordinator.v1.Member
 	13, // 11: coordinator.v1.ClusterStatusResponse.members:type_name -> coordinator.v1.Member
 	3,  // 12: coordinator.v1.AdminService.ListShards:input_type -> coordinator.v1.ListShardsRequest
@@ -1461,15 +1602,17 @@ var file_coordinator_v1_admin_proto_depIdxs = []int32{
 	11, // 16: coordinator.v1.AdminService.Members:input_type -> coordinator.v1.MembersRequest
 	14, // 17: coordinator.v1.AdminService.ClusterStatus:input_type -> coordinator.v1.ClusterStatusRequest
 	16, // 18: coordinator.v1.AdminService.TransferLeadership:input_type -> coordinator.v1.TransferLeadershipRequest
-	4,  // 19: coordinator.v1.AdminService.ListShards:output_type -> coordinator.v1.ListShardsResponse
-	6,  // 20: coordinator.v1.AdminService.GetShard:output_type -> coordinator.v1.GetShardResponse
-	8,  // 21: coordinator.v1.AdminService.ListRecords:output_type -> coordinator.v1.ListRecordsResponse
-	10, // 22: coordinator.v1.AdminService.Purge:output_type -> coordinator.v1.PurgeResponse
-	12, // 23: coordinator.v1.AdminService.Members:output_type -> coordinator.v1.MembersResponse
-	15, // 24: coordinator.v1.AdminService.ClusterStatus:output_type -> coordinator.v1.ClusterStatusResponse
-	17, // 25: coordinator.v1.AdminService.TransferLeadership:output_type -> coordinator.v1.TransferLeadershipResponse
-	19, // [19:26] is the sub-list for method output_type
-	12, // [12:19] is the sub-list for method input_type
+	18, // 19: coordinator.v1.AdminService.ReplaceMember:input_type -> coordinator.v1.ReplaceMemberRequest
+	4,  // 20: coordinator.v1.AdminService.ListShards:output_type -> coordinator.v1.ListShardsResponse
+	6,  // 21: coordinator.v1.AdminService.GetShard:output_type -> coordinator.v1.GetShardResponse
+	8,  // 22: coordinator.v1.AdminService.ListRecords:output_type -> coordinator.v1.ListRecordsResponse
+	10, // 23: coordinator.v1.AdminService.Purge:output_type -> coordinator.v1.PurgeResponse
+	12, // 24: coordinator.v1.AdminService.Members:output_type -> coordinator.v1.MembersResponse
+	15, // 25: coordinator.v1.AdminService.ClusterStatus:output_type -> coordinator.v1.ClusterStatusResponse
+	17, // 26: coordinator.v1.AdminService.TransferLeadership:output_type -> coordinator.v1.TransferLeadershipResponse
+	19, // 27: coordinator.v1.AdminService.ReplaceMember:output_type -> coordinator.v1.ReplaceMemberResponse
+	20, // [20:28] is the sub-list for method output_type
+	12, // [12:20] is the sub-list for method input_type
 	12, // [12:12] is the sub-list for extension type_name
 	12, // [12:12] is the sub-list for extension extendee
 	0,  // [0:12] is the sub-list for field type_name
@@ -1491,7 +1634,7 @@ func file_coordinator_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_coordinator_v1_admin_proto_rawDesc), len(file_coordinator_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,7 @@ const (
 	AdminService_Members_FullMethodName            = "/coordinator.v1.AdminService/Members"
 	AdminService_ClusterStatus_FullMethodName      = "/coordinator.v1.AdminService/ClusterStatus"
 	AdminService_TransferLeadership_FullMethodName = "/coordinator.v1.AdminService/TransferLeadership"
+	AdminService_ReplaceMember_FullMethodName      = "/coordinator.v1.AdminService/ReplaceMember"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -64,6 +65,17 @@ type AdminServiceClient interface {
 	//
 	// Errors: NO_LEADER (the shard has none), INVALID_ARGUMENT (no such shard or node).
 	TransferLeadership(ctx context.Context, in *TransferLeadershipRequest, opts ...grpc.CallOption) (*TransferLeadershipResponse, error)
+	// ReplaceMember puts a node that lost its data directory back into the cluster: in
+	// every shard, the incarnation that was lost is removed and the one that now answers
+	// under the node's name is added. The node must be running, and must be empty; its
+	// records come from the others. A majority of the nodes must have kept theirs. It may
+	// be called again until it succeeds: what is done already stays done.
+	//
+	// What the lost incarnation stored is given up, so it must never be started again.
+	//
+	// Errors: INVALID_ARGUMENT (no such node, or it does not answer as an empty node;
+	// the message says what it is), NO_LEADER, OUTCOME_UNKNOWN.
+	ReplaceMember(ctx context.Context, in *ReplaceMemberRequest, opts ...grpc.CallOption) (*ReplaceMemberResponse, error)
 }
 
 type adminServiceClient struct {
@@ -144,6 +156,16 @@ func (c *adminServiceClient) TransferLeadership(ctx context.Context, in *Transfe
 	return out, nil
 }
 
+func (c *adminServiceClient) ReplaceMember(ctx context.Context, in *ReplaceMemberRequest, opts ...grpc.CallOption) (*ReplaceMemberResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReplaceMemberResponse)
+	err := c.cc.Invoke(ctx, AdminService_ReplaceMember_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -180,6 +202,17 @@ type AdminServiceServer interface {
 	//
 	// Errors: NO_LEADER (the shard has none), INVALID_ARGUMENT (no such shard or node).
 	TransferLeadership(context.Context, *TransferLeadershipRequest) (*TransferLeadershipResponse, error)
+	// ReplaceMember puts a node that lost its data directory back into the cluster: in
+	// every shard, the incarnation that was lost is removed and the one that now answers
+	// under the node's name is added. The node must be running, and must be empty; its
+	// records come from the others. A majority of the nodes must have kept theirs. It may
+	// be called again until it succeeds: what is done already stays done.
+	//
+	// What the lost incarnation stored is given up, so it must never be started again.
+	//
+	// Errors: INVALID_ARGUMENT (no such node, or it does not answer as an empty node;
+	// the message says what it is), NO_LEADER, OUTCOME_UNKNOWN.
+	ReplaceMember(context.Context, *ReplaceMemberRequest) (*ReplaceMemberResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -210,6 +243,9 @@ func (UnimplementedAdminServiceServer) ClusterStatus(context.Context, *ClusterSt
 }
 func (UnimplementedAdminServiceServer) TransferLeadership(context.Context, *TransferLeadershipRequest) (*TransferLeadershipResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method TransferLeadership not implemented")
+}
+func (UnimplementedAdminServiceServer) ReplaceMember(context.Context, *ReplaceMemberRequest) (*ReplaceMemberResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReplaceMember not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -358,6 +394,24 @@ func _AdminService_TransferLeadership_Handler(srv interface{}, ctx context.Conte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_ReplaceMember_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReplaceMemberRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ReplaceMember(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ReplaceMember_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ReplaceMember(ctx, req.(*ReplaceMemberRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -392,6 +446,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "TransferLeadership",
 			Handler:    _AdminService_TransferLeadership_Handler,
+		},
+		{
+			MethodName: "ReplaceMember",
+			Handler:    _AdminService_ReplaceMember_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+)
+
+// replaceWithin is how long a replacement may take where --timeout says nothing: it
+// changes every shard, one after the other.
+const replaceWithin = time.Minute
+
+type replaceJSON struct {
+	Outcome     string   `json:"outcome"`
+	Incarnation string   `json:"incarnation"`
+	Shards      []uint32 `json:"shards"`
+}
+
+func (c *control) replaceMember() *cobra.Command {
+	return &cobra.Command{
+		Use:   "replace NODE",
+		Short: "Put a node that lost its data directory back into the cluster",
+		Long: `Put a node that lost its data directory back into the cluster.
+
+Start the node with an empty data directory first, under its old name: it says that
+it is not a member, and waits. Then, with --endpoints naming nodes that kept theirs,
+in every shard the incarnation that was lost is removed and the new one is added; its
+records come from the others. May be run again until it succeeds.
+
+What the lost incarnation stored is given up: never start it again.`,
+		Args: func(_ *cobra.Command, arguments []string) error {
+			if len(arguments) != 1 {
+				return usagef("members replace takes the name of one node")
+			}
+			return nil
+		},
+		RunE: func(command *cobra.Command, arguments []string) error {
+			within := c.timeout
+			if !command.Flags().Changed("timeout") {
+				within = replaceWithin
+			}
+			answer, err := call(command.Context(), c, within,
+				func(ctx context.Context, connection *connection, options ...grpc.CallOption) (*coordinatorv1.ReplaceMemberResponse, error) {
+					return connection.admin.ReplaceMember(ctx, &coordinatorv1.ReplaceMemberRequest{NodeId: arguments[0]}, options...)
+				})
+			if err != nil {
+				return err
+			}
+			shown := replaceJSON{Outcome: "replaced", Incarnation: answer.GetIncarnation(), Shards: append([]uint32{}, answer.GetShards()...)}
+			return c.show(shown, [][]string{
+				{"outcome", shown.Outcome},
+				{"incarnation", shown.Incarnation},
+				{"shards", dash(strings.Trim(strings.Join(strings.Fields(fmt.Sprint(shown.Shards)), ", "), "[]"))},
+			})
+		},
+	}
+}

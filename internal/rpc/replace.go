@@ -1,0 +1,87 @@
+package rpc
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/reason"
+)
+
+// Newcomer is an incarnation of a node that takes the place of a lost one.
+type Newcomer struct {
+	NodeID      string
+	Incarnation string
+	PeerAddress string // host:port
+}
+
+// Membership changes who belongs to the cluster.
+type Membership interface {
+	// Newcomer asks the node of that name who it is now. Its errors carry a reason;
+	// one that is no empty node is an INVALID_ARGUMENT.
+	Newcomer(ctx context.Context, nodeID string) (Newcomer, error)
+	// Replace makes the newcomer a voter of a shard that this node leads, and takes out
+	// every other incarnation of its name. It reports whether there was anything to
+	// do. Its errors are those of package actor, or carry a reason.
+	Replace(ctx context.Context, shard int, newcomer Newcomer) (changed bool, err error)
+}
+
+// ReplaceMember implements coordinatorv1.AdminServiceServer.
+func (s *adminService) ReplaceMember(ctx context.Context, request *coordinatorv1.ReplaceMemberRequest) (*coordinatorv1.ReplaceMemberResponse, error) {
+	if s.membership == nil {
+		return s.UnimplementedAdminServiceServer.ReplaceMember(ctx, request)
+	}
+	ctx, cancel := s.bound(ctx, 0)
+	defer cancel()
+	if request.Shard != nil {
+		number, err := s.checkShard(request.GetShard())
+		if err != nil {
+			return nil, err
+		}
+		return s.replaceIn(ctx, number, Newcomer{
+			NodeID: request.GetNodeId(), Incarnation: request.GetIncarnation(), PeerAddress: request.GetPeerAddress(),
+		})
+	}
+	newcomer, err := s.membership.Newcomer(ctx, request.GetNodeId())
+	if err != nil {
+		return nil, s.fault(err)
+	}
+	response := &coordinatorv1.ReplaceMemberResponse{Incarnation: newcomer.Incarnation}
+	// One shard after the other: a failure then leaves little half done, and the call
+	// can be made again.
+	for i := range s.shards.Shards() {
+		one, err := s.replaceIn(ctx, i, newcomer)
+		if err != nil {
+			return nil, err
+		}
+		response.Shards = append(response.Shards, one.GetShards()...)
+	}
+	return response, nil
+}
+
+// replaceIn replaces in one shard, wherever that is led.
+func (s *adminService) replaceIn(ctx context.Context, number int, newcomer Newcomer) (*coordinatorv1.ReplaceMemberResponse, error) {
+	wire := uint32(number) //nolint:gosec // a number of a shard
+	answer, _, err := deliver(ctx, s.server, number, hop[*coordinatorv1.ReplaceMemberResponse]{
+		here: func(ctx context.Context, _ Replica) (*coordinatorv1.ReplaceMemberResponse, error) {
+			response := &coordinatorv1.ReplaceMemberResponse{Incarnation: newcomer.Incarnation}
+			changed, err := s.membership.Replace(ctx, number, newcomer)
+			if changed {
+				response.Shards = []uint32{wire}
+			}
+			return response, err
+		},
+		there: func(ctx context.Context, connection grpc.ClientConnInterface, options ...grpc.CallOption) (*coordinatorv1.ReplaceMemberResponse, error) {
+			return coordinatorv1.NewAdminServiceClient(connection).ReplaceMember(ctx, &coordinatorv1.ReplaceMemberRequest{
+				NodeId: newcomer.NodeID, Shard: &wire, Incarnation: newcomer.Incarnation, PeerAddress: newcomer.PeerAddress,
+			}, options...)
+		},
+	})
+	return answer, err
+}
+
+// InvalidNode is the error of a [Membership] about the node that was named.
+func InvalidNode(detail string) error {
+	return reason.Violation(reason.InvalidArgument, "node_id", detail)
+}
