@@ -136,6 +136,8 @@ func (w *bulkWriter) abandon() error {
 	return w.tx.Rollback()
 }
 
+// open opens what has been written. A file is longer than its pages, because it is
+// made longer ahead of need: that is left out.
 func (c *Copy) open(path string) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -145,7 +147,11 @@ func (c *Copy) open(path string) error {
 	if err != nil {
 		return errors.Join(err, file.Close())
 	}
-	c.file, c.content = file, info.Size()
+	meta, err := readMeta(file, info.Size())
+	if err != nil {
+		return errors.Join(err, file.Close())
+	}
+	c.file, c.content = file, int64(meta.pages)*meta.pageBytes
 	c.Size = c.content + int64(trailerBytes)
 	return nil
 }

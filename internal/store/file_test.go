@@ -1,7 +1,9 @@
 package store
 
 import (
+	"bytes"
 	"errors"
+	"hash/crc32"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -67,19 +69,8 @@ func TestOpenRefuses(t *testing.T) {
 			}
 		}
 	}
-	inBolt := func(change func(tx *bolt.Tx) error) func(t *testing.T, cfg Config) {
-		return func(t *testing.T, cfg Config) {
-			db, err := bolt.Open(cfg.Path, 0o600, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := db.Update(change); err != nil {
-				t.Fatal(err)
-			}
-			if err := db.Close(); err != nil {
-				t.Fatal(err)
-			}
-		}
+	inBolt := func(do func(tx *bolt.Tx) error) func(t *testing.T, cfg Config) {
+		return func(t *testing.T, cfg Config) { changeFile(t, cfg.Path, do) }
 	}
 	truncated := func(to int64) func(t *testing.T, cfg Config) {
 		return func(t *testing.T, cfg Config) {
@@ -283,4 +274,32 @@ func flip(t *testing.T, file *os.File, at int64, bit byte) {
 	if _, err := file.WriteAt(b[:], at); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// changeFile changes a state file behind the store's back.
+func changeFile(t *testing.T, path string, do func(tx *bolt.Tx) error) {
+	t.Helper()
+	db, err := bolt.Open(path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Update(do); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func checksum(content []byte) uint32 { return crc32.Checksum(content, checksumTable) }
+
+// spoilResponse changes a response and not its length.
+func spoilResponse(tx *bolt.Tx) error {
+	key := sequenceKey(51)
+	stored := bytes.Clone(tx.Bucket(responsesBucket).Get(key[:]))
+	if len(stored) == 0 {
+		return errors.New("there is none to spoil")
+	}
+	stored[len(stored)/2] ^= 1
+	return tx.Bucket(responsesBucket).Put(key[:], stored)
 }
