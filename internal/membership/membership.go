@@ -91,7 +91,7 @@ func New(cfg Config) (*Membership, error) {
 // Directory returns the directory of members.
 func (m *Membership) Directory() *Directory { return m.directory }
 
-// Waiting says what the node waits for to belong to a cluster, for people; "" once it
+// Waiting says why the node does not belong to a cluster yet, for people; "" once it
 // does.
 func (m *Membership) Waiting() string {
 	m.mu.Lock()
@@ -194,7 +194,7 @@ func (m *Membership) Find(ctx context.Context, ask Asker) (State, error) {
 		default:
 			excludedSince = time.Time{}
 			missing := strings.Join(v.waitFor, "; ")
-			m.setWaiting(missing)
+			m.setWaiting("waiting for " + missing)
 			if !quiet {
 				said = now
 				m.cfg.Logger.Info("there is no cluster yet; waiting for " + missing)

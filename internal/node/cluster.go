@@ -55,7 +55,7 @@ func (c cluster) Members(ctx context.Context) []rpc.Member {
 func (c cluster) Problems(context.Context) []string {
 	var problems []string
 	if waiting := c.node.membership.Waiting(); waiting != "" {
-		problems = append(problems, "This node belongs to no cluster; it waits for "+waiting+".")
+		problems = append(problems, "This node belongs to no cluster yet: "+waiting+".")
 	}
 	if c.node.membership.Removed() {
 		problems = append(problems, "The cluster goes on without this node: it was replaced.")

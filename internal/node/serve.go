@@ -120,7 +120,7 @@ func (n *Node) notReady() string {
 		return "the node is stopping"
 	}
 	if waiting := n.membership.Waiting(); waiting != "" {
-		return "waiting for " + waiting
+		return waiting
 	}
 	if n.shards.router.Load() == nil {
 		return "the shards are being opened"

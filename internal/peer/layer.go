@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"sync"
 	"time"
@@ -42,6 +43,16 @@ type connection struct {
 	counted bool // among the port's accepted ones
 	once    sync.Once
 	err     error
+}
+
+// Read ends as if the far end had closed where it was this one: Raft then ends its
+// reader without a word, and reports everything else as an error.
+func (c *connection) Read(into []byte) (int, error) {
+	n, err := c.Conn.Read(into)
+	if err != nil && (errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrClosedPipe)) {
+		err = io.EOF
+	}
+	return n, err
 }
 
 // Close closes the connection and lets go of it.
