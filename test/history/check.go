@@ -180,9 +180,17 @@ func (k *key) deadline(attempt Attempt) time.Duration {
 	return latest
 }
 
-// sentBefore reports whether an event of the kind had been sent by then.
+// asks reports whether the owner asked for that, whatever it was answered: an earlier try
+// of a call that was refused may have been carried out.
+func (e Event) asks(kind Kind) bool {
+	return e.Kind == kind || e.Kind == Refused && e.Call == kind
+}
+
+// sentBefore reports whether the owner had asked for that by then.
 func (k *key) sentBefore(attempt Attempt, kind Kind, then time.Duration) bool {
-	return slices.ContainsFunc(k.of(attempt, kind), func(e Event) bool { return e.Sent <= then })
+	return slices.ContainsFunc(k.events, func(e Event) bool {
+		return e.Attempt == attempt && e.asks(kind) && e.Sent <= then
+	})
 }
 
 // succession checks each grant against the one before it.
@@ -239,7 +247,7 @@ func (k *key) commits() {
 			continue
 		}
 		known := slices.ContainsFunc(k.events, func(c Event) bool {
-			return c.Kind == Committed && c.Response == e.Response && c.Sent <= e.Answered
+			return c.asks(Committed) && c.Response == e.Response && c.Sent <= e.Answered
 		})
 		switch {
 		case !known:

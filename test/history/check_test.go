@@ -39,8 +39,8 @@ func holder(e Event, number uint32) Event {
 	return e
 }
 
-func refused(e Event, reason string) Event {
-	e.Reason = reason
+func refused(e Event, call Kind, reason string) Event {
+	e.Call, e.Reason = call, reason
 	return e
 }
 
@@ -76,9 +76,13 @@ func TestCheckAccepts(t *testing.T) {
 		"a release without an answer": {
 			grant(1, 0, 1, 1, 1, 100), unknown(at(Released, 1, 2, 3)), after(grant(2, 8, 9, 3, 2, 104), EndReleased, 1),
 		},
+		"a release whose answer was lost, and whose retry came after the next grant": {
+			grant(1, 0, 1, 1, 1, 100), after(grant(2, 4, 5, 3, 2, 104), EndReleased, 1),
+			refused(at(Refused, 1, 2, 7), Released, "RESERVATION_LOST"),
+		},
 		"lapsed, granted again, the old owner refused": {
 			grant(1, 0, 1, 1, 1, 5), after(grant(2, 4, 6, 3, 2, 104), EndLapsed, 1),
-			refused(at(Refused, 1, 6, 7), "RESERVATION_LOST"),
+			refused(at(Refused, 1, 6, 7), Committed, "RESERVATION_LOST"),
 		},
 		"extended, then lapsed": {
 			grant(1, 0, 1, 1, 1, 5), extended(at(Extended, 1, 4, 5), 9), after(grant(2, 9, 10, 3, 2, 104), EndLapsed, 1),
@@ -162,15 +166,15 @@ func TestCheckCatches(t *testing.T) {
 		{"released, said nobody", LostRelease, []Event{
 			grant(1, 0, 1, 1, 1, 5), after(grant(2, 8, 9, 3, 2, 104), EndReleased, 1)}},
 		{"the owner's record is gone", WrongRefusal, []Event{
-			grant(1, 0, 1, 1, 1, 5), refused(at(Refused, 1, 6, 7), "RESERVATION_NOT_FOUND")}},
+			grant(1, 0, 1, 1, 1, 5), refused(at(Refused, 1, 6, 7), Committed, "RESERVATION_NOT_FOUND")}},
 		{"the owner is lost within its time", WrongRefusal, []Event{
-			grant(1, 0, 1, 1, 1, 100), refused(at(Refused, 1, 6, 7), "RESERVATION_LOST")}},
+			grant(1, 0, 1, 1, 1, 100), refused(at(Refused, 1, 6, 7), Committed, "RESERVATION_LOST")}},
 		{"released by nobody", WrongRefusal, []Event{
-			grant(1, 0, 1, 1, 1, 100), refused(at(Refused, 1, 6, 7), "ALREADY_RELEASED")}},
+			grant(1, 0, 1, 1, 1, 100), refused(at(Refused, 1, 6, 7), Committed, "ALREADY_RELEASED")}},
 		{"committed by nobody", WrongRefusal, []Event{
-			grant(1, 0, 1, 1, 1, 100), refused(at(Refused, 1, 6, 7), "ALREADY_COMMITTED")}},
+			grant(1, 0, 1, 1, 1, 100), refused(at(Refused, 1, 6, 7), Released, "ALREADY_COMMITTED")}},
 		{"its own commit conflicts", WrongRefusal, []Event{
-			grant(1, 0, 1, 1, 1, 100), refused(at(Refused, 1, 6, 7), "COMMIT_CONFLICT")}},
+			grant(1, 0, 1, 1, 1, 100), refused(at(Refused, 1, 6, 7), Committed, "COMMIT_CONFLICT")}},
 	}
 	for _, history := range histories {
 		t.Run(history.name, func(t *testing.T) {

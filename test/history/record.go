@@ -64,8 +64,9 @@ type Event struct {
 	PreviousFence uint64
 	// Deadline is until when nobody else may be admitted. Granted, Extended.
 	Deadline time.Duration
-	Response Digest // Committed, Replayed
+	Response Digest // Committed, Replayed; Refused if it was a commit
 	Reason   string // Refused
+	Call     Kind   // Refused: Committed, Released or Extended, what was asked for
 }
 
 // String shows the event in a violation.
@@ -80,7 +81,10 @@ func (e Event) String() string {
 	if e.Deadline != 0 {
 		text += fmt.Sprintf(" until %v", e.Deadline)
 	}
-	return text + e.Reason
+	if e.Kind == Refused {
+		text += fmt.Sprintf(" to be %s: %s", e.Call, e.Reason)
+	}
+	return text
 }
 
 // Recorder gathers events. Its methods may be called from any goroutine.
