@@ -19,6 +19,7 @@ import (
 
 	"github.com/atmostonce/coordinator/internal/membership"
 	"github.com/atmostonce/coordinator/internal/peer"
+	"github.com/atmostonce/coordinator/internal/raftfsm"
 	"github.com/atmostonce/coordinator/internal/rpc"
 	"github.com/atmostonce/coordinator/internal/shard"
 )
@@ -293,14 +294,14 @@ func (n *Node) shardConfig(state *membership.State) shard.Config {
 	if state.Founder && !state.ShardsCreated {
 		cfg.Bootstrap = bootstrap(state.Members)
 	}
-	if len(state.Members) == 1 {
+	if len(state.Members) == 1 && cfg.Timing == raftfsm.DefaultTiming() {
 		cfg.Timing.Heartbeat, cfg.Timing.Election, cfg.Timing.Lease = aloneTimeout, aloneTimeout, aloneTimeout
 	}
 	return cfg
 }
 
 // aloneTimeout is how long a node that is its own majority listens for a leader before it
-// elects itself. There is nobody whom it might not hear.
+// elects itself, unless it was told otherwise. There is nobody whom it might not hear.
 const aloneTimeout = 100 * time.Millisecond
 
 // bootstrap is the configuration that every shard of a new cluster begins with.
