@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
@@ -59,7 +60,10 @@ type Cluster struct {
 	options Options
 	dir     string
 	log     journal
-	nodes   map[string]*node.Node
+
+	mu      sync.Mutex
+	nodes   map[string]*node.Node    // those that are started
+	crashed map[string]chan struct{} // closed when nothing is left of the node
 	conns   map[string]*grpc.ClientConn
 }
 
@@ -84,7 +88,7 @@ func Start(t testing.TB, options Options) *Cluster {
 	}
 	c := &Cluster{
 		Network: netsim.New(), t: t, options: options, dir: t.TempDir(),
-		nodes: map[string]*node.Node{}, conns: map[string]*grpc.ClientConn{},
+		nodes: map[string]*node.Node{}, crashed: map[string]chan struct{}{}, conns: map[string]*grpc.ClientConn{},
 	}
 	t.Cleanup(c.close)
 	for i := range options.Nodes {
@@ -104,6 +108,7 @@ func (c *Cluster) close() {
 	c.Network.HealAll()
 	for _, name := range c.Names {
 		c.StopNode(name)
+		c.awaitCrashed(name)
 	}
 	if c.t.Failed() {
 		c.t.Log(c.Log())
@@ -120,6 +125,7 @@ func (c *Cluster) Log() string {
 // StartNode starts a node on its directory.
 func (c *Cluster) StartNode(name string) {
 	c.t.Helper()
+	c.awaitCrashed(name)
 	host := c.Network.Host(name)
 	cfg := node.Default()
 	cfg.DataDir, cfg.NodeID = filepath.Join(c.dir, name), name
@@ -140,17 +146,34 @@ func (c *Cluster) StartNode(name string) {
 	if err != nil {
 		c.t.Fatalf("start %s: %v", name, err)
 	}
+	c.mu.Lock()
 	c.nodes[name] = started
+	c.mu.Unlock()
+}
+
+// Node returns a node, or nil while it is not started.
+func (c *Cluster) Node(name string) *node.Node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.nodes[name]
+}
+
+// take returns a node that is not counted as started any more, or nil.
+func (c *Cluster) take(name string) *node.Node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.nodes[name]
+	delete(c.nodes, name)
+	return n
 }
 
 // StopNode stops a node as a supervisor does, and waits for it.
 func (c *Cluster) StopNode(name string) {
 	c.t.Helper()
-	n := c.nodes[name]
+	n := c.take(name)
 	if n == nil {
 		return
 	}
-	delete(c.nodes, name)
 	if err := n.Stop(context.Background()); err != nil {
 		c.t.Errorf("stop %s: %v", name, err)
 	}
@@ -159,11 +182,19 @@ func (c *Cluster) StopNode(name string) {
 // Conn returns a connection from the client's host to a node.
 func (c *Cluster) Conn(name string) *grpc.ClientConn {
 	c.t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if conn := c.conns[name]; conn != nil {
 		return conn
 	}
 	conn, err := grpc.NewClient("passthrough:///"+name+clientPort,
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(c.Network.Host(ClientHost).Dial))
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(c.Network.Host(ClientHost).Dial),
+		// A node that is back is found at once: what is measured is the cluster.
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.5, MaxDelay: 100 * time.Millisecond},
+			MinConnectTimeout: time.Second,
+		}))
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -183,10 +214,9 @@ func (c *Cluster) Conns() []grpc.ClientConnInterface {
 // Serving waits until every started node knows a leader of every shard.
 func (c *Cluster) Serving() {
 	c.t.Helper()
-	deadline := time.Now().Add(2 * time.Minute)
+	deadline := time.Now().Add(10 * time.Minute)
 	for _, name := range c.Names {
-		n := c.nodes[name]
-		if n == nil {
+		if c.Node(name) == nil {
 			continue
 		}
 		for {
@@ -195,7 +225,7 @@ func (c *Cluster) Serving() {
 				break
 			}
 			if time.Now().After(deadline) {
-				c.t.Fatalf("%s does not serve: %v, %v\n%s", name, status.GetProblems(), err, c.Log())
+				c.t.Fatalf("%s does not serve: %v, %v", name, status.GetProblems(), err)
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
@@ -210,5 +240,5 @@ func (c *Cluster) status(name string) (*coordinatorv1.ClusterStatusResponse, err
 
 // Running returns the names of the nodes that are started, in order.
 func (c *Cluster) Running() []string {
-	return slices.DeleteFunc(slices.Clone(c.Names), func(name string) bool { return c.nodes[name] == nil })
+	return slices.DeleteFunc(slices.Clone(c.Names), func(name string) bool { return c.Node(name) == nil })
 }
