@@ -139,7 +139,7 @@ func (a amount[T]) format(n int64) string {
 
 // String is empty for a default that stands for something else, and is no value.
 func (a amount[T]) String() string {
-	n := int64(*a.to) //nolint:gosec // within least and most
+	n := int64(*a.to)
 	if n < a.least {
 		return ""
 	}

@@ -51,7 +51,7 @@ type State struct {
 // ID returns the server id of the node.
 func (s *State) ID() raft.ServerID { return peer.ServerID(s.NodeID, s.Incarnation) }
 
-// Server returns the member with that server id, or nil.
+// member returns the member with that server id, or nil.
 func (s *State) member(id raft.ServerID) *peer.Member {
 	for i := range s.Members {
 		if s.Members[i].ID() == id {
@@ -102,7 +102,8 @@ type File struct {
 
 // Open reads the node.json of a data directory, or makes one where the directory is
 // empty. The node id must be the one in it; shards must be the number in it, or 0 for
-// whatever it is. Where it is made, 0 means shardsDefault.
+// whatever it is; before there is a cluster it may still be another. Where the file is
+// made, 0 means shardsDefault.
 //
 // The caller holds the directory's lock.
 func Open(dir, nodeID string, shards, shardsDefault int) (*File, error) {
@@ -141,7 +142,19 @@ func Open(dir, nodeID string, shards, shardsDefault int) (*File, error) {
 	if f.state.NodeID != nodeID {
 		return nil, fmt.Errorf("data directory %s belongs to node %q, and this node is %q (%s)", dir, f.state.NodeID, nodeID, f.path)
 	}
-	if shards != 0 && f.state.Shards != shards {
+	switch {
+	case shards == 0 || f.state.Shards == shards:
+	case f.state.ClusterID == "":
+		// There is no cluster yet whose number it could be.
+		state := f.state
+		state.Shards = shards
+		if err := state.check(); err != nil {
+			return nil, fmt.Errorf("%s: it then %w", f.path, err)
+		}
+		if err := f.write(&state); err != nil {
+			return nil, err
+		}
+	default:
 		return nil, fmt.Errorf("data directory %s was made for %d shards, and %d were asked for; their number is fixed when a cluster is created (%s)",
 			dir, f.state.Shards, shards, f.path)
 	}
@@ -160,7 +173,7 @@ func readFile(path string) ([]byte, error) {
 	if info.Size() > fileBytesMax {
 		return nil, fmt.Errorf("%s is damaged, or of another program: it is %d bytes long", path, info.Size())
 	}
-	return os.ReadFile(path) //nolint:gosec // the path is the operator's own
+	return os.ReadFile(path)
 }
 
 // checkEmpty reports what keeps a directory from being used for a new node.
@@ -242,7 +255,7 @@ func (f *File) write(state *State) error {
 }
 
 func replaceFile(path string, content []byte) (err error) {
-	file, err := os.OpenFile(path+temporary, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600) //nolint:gosec // the path is the operator's own
+	file, err := os.OpenFile(path+temporary, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -258,7 +271,7 @@ func replaceFile(path string, content []byte) (err error) {
 }
 
 func syncDir(path string) error {
-	dir, err := os.Open(path) //nolint:gosec // the path is the operator's own
+	dir, err := os.Open(path)
 	if err != nil {
 		return err
 	}

@@ -32,6 +32,24 @@ func TestFileIsKept(t *testing.T) {
 	}
 }
 
+// Before there is a cluster a wrong number can still be put right.
+func TestShardsCanChangeBeforeThereIsACluster(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := Open(dir, "n1", 4, 3); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(dir, "n1", 6, 3); err != nil {
+		t.Fatal(err)
+	}
+	f, err := Open(dir, "n1", 0, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := f.State().Shards; got != 6 {
+		t.Errorf("%d shards", got)
+	}
+}
+
 // Invariant 5.
 func TestFileOfSomethingElse(t *testing.T) {
 	write := func(name, content string) func(t *testing.T, dir string) {
@@ -79,7 +97,16 @@ func TestFileOfSomethingElse(t *testing.T) {
 		"half a cluster":    {change(`"shards": 3`, `"shards": 3, "cluster_id": "c"`), "does not count this node"},
 		"no cluster":        {change(`"shards": 3`, `"shards": 3, "shards_created": true`), "names no cluster"},
 		"another node":      {change(`"node_id": "n1"`, `"node_id": "n2"`), `belongs to node "n2", and this node is "n1"`},
-		"other shards":      {change(`"shards": 3`, `"shards": 6`), "was made for 6 shards, and 3 were asked for"},
+		"other shards": {func(t *testing.T, dir string) {
+			f, err := Open(dir, "n1", 6, 3)
+			if err != nil {
+				t.Fatal(err)
+			}
+			self := peer.Member{Name: "n1", Incarnation: f.State().Incarnation}
+			if err := f.update(func(s *State) { s.ClusterID, s.Members = "c", []peer.Member{self} }); err != nil {
+				t.Fatal(err)
+			}
+		}, "was made for 6 shards, and 3 were asked for"},
 		"a directory": {func(t *testing.T, dir string) {
 			if err := os.Mkdir(filepath.Join(dir, FileName), 0o700); err != nil {
 				t.Fatal(err)

@@ -49,5 +49,5 @@ func freeBytes(dir string) (int64, error) {
 	if err := syscall.Statfs(dir, &stat); err != nil {
 		return 0, err
 	}
-	return int64(stat.Bavail) * int64(stat.Bsize), nil //nolint:gosec,unconvert // far below 2^63; the types differ by system
+	return int64(stat.Bavail) * int64(stat.Bsize), nil //nolint:unconvert // far below 2^63; the types differ by system
 }

@@ -311,7 +311,7 @@ func (p *Port) whoAmI() string {
 // reject ends a connection whose header could not be read. What has not even the
 // magic is no coordinator, and gets no answer.
 func (p *Port) reject(conn net.Conn, err error) {
-	defer conn.Close() //nolint:errcheck // nothing was sent that closing could lose
+	defer conn.Close()
 	var netErr net.Error
 	if p.ctx.Err() != nil || errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
 		return
@@ -334,7 +334,7 @@ func (p *Port) turnAway(conn net.Conn, h *Header, status Status, reason string) 
 
 // answerHello answers one question and ends the connection.
 func (p *Port) answerHello(conn net.Conn, deadline time.Time) {
-	defer conn.Close() //nolint:errcheck // the answer was written, or its error reported
+	defer conn.Close()
 	if _, err := conn.Write(appendStatus(nil, StatusOK, "")); err != nil {
 		return
 	}
