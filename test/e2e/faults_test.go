@@ -1,0 +1,272 @@
+package e2e
+
+import (
+	"context"
+	cryptorand "crypto/rand"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/test/history"
+	"github.com/atmostonce/coordinator/test/process"
+)
+
+// serviceWithin is how long a shard may be without service once a majority of its nodes
+// is there. It takes two seconds or so; this machine may be busy.
+const serviceWithin = 15 * time.Second
+
+// probe asks one shard for a new reservation again and again, at whichever node, and
+// notes when it was last given one.
+type probe struct {
+	shard   int
+	last    atomic.Int64 // time.Duration on the recorder's clock
+	longest time.Duration
+}
+
+// startProbes starts one probe for each shard; they end with the test.
+func startProbes(t *testing.T, c *process.Cluster, log *history.Recorder) []*probe {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	var probes []*probe
+	for shard := range shardsDefault {
+		p := &probe{shard: shard}
+		p.last.Store(int64(log.Now()))
+		probes = append(probes, p)
+		running.Go(func() { p.run(ctx, c, log) })
+	}
+	t.Cleanup(func() { stop(); running.Wait() })
+	return probes
+}
+
+func (p *probe) run(ctx context.Context, c *process.Cluster, log *history.Recorder) {
+	// A try that is not answered is given up: its key is never used again.
+	for number := 0; ctx.Err() == nil; number++ {
+		what := call{key: fmt.Sprintf("probe-%d", number), operation: "PROBE", ttl: time.Minute}
+		if shardOf(what, shardsDefault) != p.shard {
+			continue
+		}
+		event := history.Event{Key: what.operation + " " + what.key, Shard: p.shard}
+		_, _ = cryptorand.Read(event.Attempt[:])
+		when := moment{last: log.Now()}
+		try, done := context.WithTimeout(ctx, 300*time.Millisecond)
+		answer, err := coordinatorv1.NewCoordinatorServiceClient(c.Nodes[rand.IntN(len(c.Nodes))].Conn()).Reserve(try, &coordinatorv1.ReserveRequest{
+			Identity: what.identity(), AttemptId: event.Attempt[:],
+		})
+		done()
+		when.answered = log.Now()
+		if err == nil && answer.GetGranted() != nil {
+			event.Sent, event.Answered = when.last, when.answered
+			told(&event, answer, when, what)
+			log.Add(event)
+			p.last.Store(int64(when.answered))
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// without waits until each shard has served after a moment, and returns how long each had
+// gone without since the other.
+func without(log *history.Recorder, probes []*probe, from, after time.Duration) ([]time.Duration, error) {
+	var gaps []time.Duration
+	for _, p := range probes {
+		for time.Duration(p.last.Load()) <= after {
+			if log.Now() > after+serviceWithin {
+				return nil, fmt.Errorf("shard %d has not served for %v", p.shard, log.Now()-time.Duration(p.last.Load()))
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		gap := time.Duration(p.last.Load()) - from
+		p.longest = max(p.longest, gap)
+		gaps = append(gaps, gap.Round(time.Millisecond))
+	}
+	return gaps, nil
+}
+
+// TestKillOfThree: leader, follower, two and all of three nodes are killed under load.
+func TestKillOfThree(t *testing.T) {
+	rounds := 12
+	if testing.Short() {
+		rounds = 4
+	}
+	c := process.Start(t, programs, 3)
+	seed := newSeed(t)
+	random := drawFrom(seed, 0)
+	l := startLoad(t, c, seed, 16)
+	probes := startProbes(t, c, l.log)
+	kinds := [...]string{"leader", "follower", "two", "all"}
+	for round := range rounds {
+		kind := kinds[round%len(kinds)]
+		time.Sleep(time.Duration(200+random.IntN(500)) * time.Millisecond)
+		leader, err := c.LeaderOfMost(30 * time.Second)
+		must(t, err)
+		victims := victims(c, leader, kind, random)
+		killed := l.log.Now()
+		for _, n := range victims {
+			must(t, n.Kill())
+		}
+		names := ""
+		for _, n := range victims {
+			names += " " + n.Name
+		}
+		if len(victims) == 1 {
+			// Two of three go on by themselves.
+			gaps, err := without(l.log, probes, killed, killed+50*time.Millisecond)
+			must(t, err)
+			t.Logf("round %2d: killed the %s%s; each shard without service for %v", round, kind, names, gaps)
+			must(t, victims[0].Start())
+		} else {
+			time.Sleep(time.Duration(random.IntN(700)) * time.Millisecond)
+			for _, n := range victims {
+				must(t, n.Start())
+			}
+			started := l.log.Now()
+			gaps, err := without(l.log, probes, killed, started)
+			must(t, err)
+			t.Logf("round %2d: killed %s of three%s, started again after %v; each shard without service for %v",
+				round, kind, names, (started - killed).Round(time.Millisecond), gaps)
+		}
+		must(t, c.Serving(serviceWithin))
+	}
+	l.finish(t)
+}
+
+func victims(c *process.Cluster, leader *process.Node, kind string, random *rand.Rand) []*process.Node {
+	var others []*process.Node
+	for _, n := range c.Nodes {
+		if n != leader {
+			others = append(others, n)
+		}
+	}
+	random.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
+	switch kind {
+	case "leader":
+		return []*process.Node{leader}
+	case "follower":
+		return others[:1]
+	case "two":
+		return []*process.Node{leader, others[0]}
+	default:
+		return append(others, leader)
+	}
+}
+
+// TestPausedLeader: a leader that stood still while others took over says nothing stale
+// when it goes on, not even to those who asked while it stood still.
+func TestPausedLeader(t *testing.T) {
+	c := process.Start(t, programs, 3)
+	leader, err := c.LeaderOfMost(30 * time.Second)
+	must(t, err)
+	var others []*process.Node
+	for _, n := range c.Nodes {
+		if n != leader {
+			others = append(others, n)
+		}
+	}
+	log := history.NewRecorder()
+	all := &caller{nodes: c.Nodes, shards: shardsDefault, log: log, try: 3 * time.Second, within: time.Minute}
+	healthy := &caller{nodes: others, shards: shardsDefault, log: log, try: 3 * time.Second, within: time.Minute}
+	paused := &caller{nodes: []*process.Node{leader}, shards: shardsDefault, log: log, try: 15 * time.Second, within: 20 * time.Second}
+
+	const count = 60
+	ctx := t.Context()
+	var holders []*held
+	for i := range count {
+		_, granted, err := all.reserve(ctx, 0, call{key: fmt.Sprintf("key-%d", i), operation: "PAUSE", ttl: time.Minute})
+		must(t, err)
+		if granted == nil {
+			t.Fatalf("key %d was not granted", i)
+		}
+		holders = append(holders, granted)
+	}
+	// The connection to the leader is there before it stands still.
+	_, err = paused.get(ctx, 0, holders[0].call)
+	must(t, err)
+
+	must(t, leader.Pause())
+	stopped := time.Now()
+	// A third is committed, a third is released and granted to somebody else, a third
+	// stays as it is; all by the two others.
+	var changing sync.WaitGroup
+	for i, h := range holders {
+		changing.Go(func() {
+			switch i % 3 {
+			case 0:
+				if err := healthy.commit(ctx, i, h, &coordinatorv1.Response{Code: 200, Body: []byte(h.key)}); err != nil {
+					t.Error(err)
+				}
+			case 1:
+				if err := healthy.release(ctx, i, h); err != nil {
+					t.Error(err)
+				}
+				if _, granted, err := healthy.reserve(ctx, i, h.call); err != nil || granted == nil {
+					t.Errorf("%s was released and not granted again: %v", h.key, err)
+				}
+			}
+		})
+	}
+	changing.Wait()
+	t.Logf("%d changes by the two others %v after the leader stood still", count, time.Since(stopped).Round(time.Millisecond))
+
+	// What is asked of it now waits in its connections.
+	var asking sync.WaitGroup
+	for i, h := range holders {
+		asking.Go(func() {
+			if _, err := paused.get(ctx, 0, h.call); err != nil {
+				t.Error(err)
+			}
+		})
+		asking.Go(func() {
+			if _, _, err := paused.reserve(ctx, 0, h.call); err != nil {
+				t.Error(err)
+			}
+		})
+		if i%3 == 1 {
+			asking.Go(func() {
+				// The old token of what somebody else holds by now.
+				_ = paused.commit(ctx, 0, h, &coordinatorv1.Response{Code: 500})
+			})
+		}
+	}
+	time.Sleep(max(0, 3*time.Second-time.Since(stopped)))
+	if n := paused.inFlight.Load(); n < count {
+		t.Fatalf("only %d calls wait for the leader that stands still", n)
+	}
+	must(t, leader.Resume())
+	resumed := time.Now()
+	asking.Wait()
+	t.Logf("%d calls were answered within %v of its going on, %d after a retry", 2*count+count/3, time.Since(resumed).Round(time.Millisecond), paused.retries.Load())
+	must(t, c.Serving(serviceWithin))
+	verify(t, log)
+}
+
+// TestCheckerSeesAmnesia: a node that forgets everything is found out by the same load
+// and checker that find nothing in the tests above.
+func TestCheckerSeesAmnesia(t *testing.T) {
+	c := process.Start(t, programs, 1)
+	n := c.Nodes[0]
+	l := startLoad(t, c, newSeed(t), 16)
+	time.Sleep(time.Second)
+	must(t, n.Kill())
+	must(t, os.RemoveAll(n.Dir))
+	must(t, n.Start())
+	must(t, n.Serving(30*time.Second))
+	time.Sleep(time.Second)
+	l.stop()
+	l.ended.Wait()
+	rules := make(map[history.Rule]int)
+	for _, violation := range history.Check(l.log.Events()) {
+		rules[violation.Rule]++
+	}
+	t.Log(rules)
+	for _, rule := range []history.Rule{history.DoubleGrant, history.LostCommit, history.RepeatedFence, history.LostGrant} {
+		if rules[rule] == 0 {
+			t.Errorf("no %s was found", rule)
+		}
+	}
+}
