@@ -62,7 +62,7 @@ func (s *adminService) ReplaceMember(ctx context.Context, request *coordinatorv1
 
 // replaceIn replaces in one shard, wherever that is led.
 func (s *adminService) replaceIn(ctx context.Context, number int, newcomer Newcomer) (*coordinatorv1.ReplaceMemberResponse, error) {
-	wire := uint32(number) //nolint:gosec // a number of a shard
+	wire := uint32(number)
 	answer, _, err := deliver(ctx, s.server, number, hop[*coordinatorv1.ReplaceMemberResponse]{
 		here: func(ctx context.Context, _ Replica) (*coordinatorv1.ReplaceMemberResponse, error) {
 			response := &coordinatorv1.ReplaceMemberResponse{Incarnation: newcomer.Incarnation}
