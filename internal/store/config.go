@@ -158,7 +158,7 @@ func (c Config) Validate() error {
 	case c.MapBytes < MapBytesMin:
 		return fmt.Errorf("store: MapBytes is %d, it must be at least %d", c.MapBytes, MapBytesMin)
 	}
-	return c.Identification.validate()
+	return c.validate()
 }
 
 func (id Identification) validate() error {

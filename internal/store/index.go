@@ -2,6 +2,7 @@ package store
 
 import (
 	"math"
+	"math/bits"
 	"strings"
 
 	"github.com/atmostonce/coordinator/internal/admission"
@@ -54,10 +55,14 @@ type index struct {
 // slotsMax keeps slot numbers apart from notInHeap.
 const slotsMax = math.MaxUint32 - 1
 
-func newIndex() *index {
-	x := &index{size: 1, namespaces: make(map[string]*uint64)}
+// newIndex returns an empty index with a bucket for each of the records that are
+// expected; it grows beyond.
+func newIndex(expected uint64) *index {
+	buckets := uint32(min(max(expected, 1), slotsMax/2))
+	x := &index{size: 1 << (bits.Len32(buckets) - 1), namespaces: make(map[string]*uint64)}
+	x.split = buckets - x.size
 	x.slots.grow(1)
-	x.buckets.grow(1)
+	x.buckets.grow(buckets)
 	x.heap.slots = &x.slots
 	return x
 }
@@ -121,7 +126,9 @@ func (x *index) add(e entry, namespace string) {
 		x.slots.grow(i + 1)
 	}
 	x.records++
-	x.extend()
+	if x.records > uint64(x.size+x.split) {
+		x.extend()
+	}
 	bucket := x.buckets.at(x.bucketOf(e.hash))
 	*x.slots.at(i) = slot{sequence: e.sequence, hash: e.hash, next: *bucket, heap: notInHeap}
 	*bucket = i

@@ -16,7 +16,7 @@ import (
 // many hashes are equal.
 func TestIndexAgainstAMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		x := newIndex()
+		x := newIndex(rapid.Uint64Max(100).Draw(t, "expected"))
 		model := map[uint64]entry{}
 		names := map[uint64]string{}
 		hashes := rapid.SampledFrom([]uint64{0, 1, 2, 3, 1 << 40, 1<<63 + 1, 77, 78})
@@ -131,7 +131,7 @@ func TestIndexBytesARecord(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	x := newIndex()
+	x := newIndex(0)
 	random := rand.New(rand.NewPCG(1, 2))
 	for i := range records {
 		x.add(entry{sequence: uint64(i + 1), hash: random.Uint64(), alarm: admission.Time(random.Int64N(1 << 50)), state: admission.StatePending}, "n")
