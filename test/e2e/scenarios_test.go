@@ -27,15 +27,26 @@ func TestLiveScenarios(t *testing.T) {
 				nodes = append(nodes, n.Conn())
 			}
 			play := func(i int) {
-				runner := scenario.Runner{
-					// A machine that is busy may take long enough to sync for a leader to lose
-					// its lease. Nobody else is concerned: the caller tries again.
-					Target:    &served.Target{Nodes: nodes, Sleep: time.Sleep, Retry: 10 * time.Second},
-					Namespace: func(name string) string { return fmt.Sprintf("%s-%d", name, i) },
-					Tolerance: 10 * time.Second,
-				}
-				if err := runner.Run(t.Context(), all[i]); err != nil {
-					t.Error(err)
+				for try := 1; ; try++ {
+					// A leader that a busy machine keeps from its followers loses its lease. The
+					// caller tries again.
+					target := &served.Target{Nodes: nodes, Sleep: time.Sleep, Retry: 10 * time.Second}
+					runner := scenario.Runner{
+						Target:    target,
+						Namespace: func(name string) string { return fmt.Sprintf("%s-%d-%d", name, i, try) },
+						Tolerance: 10 * time.Second,
+					}
+					err := runner.Run(t.Context(), all[i])
+					if err == nil {
+						return
+					}
+					// The scripts leave a second at least. Where a call took a good part of it,
+					// real time has said nothing about the rules.
+					if target.Slowest < 300*time.Millisecond || try == 5 {
+						t.Error(err)
+						return
+					}
+					t.Logf("again, since a call took %v: %v", target.Slowest, err)
 				}
 			}
 			played := 0

@@ -42,6 +42,8 @@ type Target struct {
 	// Retry makes a call that was not carried out for want of a leader, or whose
 	// outcome is unknown, be made again for up to this long. 0 is never.
 	Retry time.Duration
+	// Slowest is how long the slowest call took beyond what it asked to wait.
+	Slowest time.Duration
 
 	next int
 }
@@ -56,9 +58,11 @@ func (t *Target) node() grpc.ClientConnInterface {
 func (t *Target) call(ctx context.Context, wait time.Duration, do func(context.Context, grpc.ClientConnInterface) (scenario.Result, error)) (scenario.Result, error) {
 	const pause = 50 * time.Millisecond
 	for tried := time.Duration(0); ; tried += pause {
+		began := time.Now()
 		bounded, cancel := context.WithTimeout(ctx, wait+callTimeout)
 		result, err := do(bounded, t.node())
 		cancel()
+		t.Slowest = max(t.Slowest, time.Since(began)-wait)
 		if err == nil {
 			return result, nil
 		}
