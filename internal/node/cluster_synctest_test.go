@@ -267,7 +267,7 @@ func TestOneNode(t *testing.T) {
 
 func TestThreeNodesInAnyOrder(t *testing.T) {
 	for _, order := range [][]string{{"n1", "n2", "n3"}, {"n3", "n2", "n1"}, {"n2", "n1", "n3"}} {
-		for _, late := range []time.Duration{0, time.Hour} {
+		for _, late := range []time.Duration{0, 10 * time.Minute} {
 			t.Run(fmt.Sprint(order, late), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					w := newWorld(t)
@@ -443,7 +443,7 @@ func TestLeadersAreSpread(t *testing.T) {
 			w.start(name, six)
 		}
 		w.serving()
-		time.Sleep(5 * time.Minute)
+		time.Sleep(2 * time.Minute)
 		led := make(map[string]int)
 		for i := range 6 {
 			led[w.nodes["n1"].shards.Replica(i).Leader().NodeID]++
@@ -489,4 +489,89 @@ func TestPanicsAreAnswered(t *testing.T) {
 	if text := log.String(); !strings.Contains(text, "secret") || !strings.Contains(text, "/x/Y") {
 		t.Errorf("logged %q", text)
 	}
+}
+
+// Invariant 3. A crash while the shards are created: what is there is kept, what is
+// missing is made; afterwards a missing one is an error.
+func TestCrashWhileShardsAreCreated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		alone := func(c *Config) { c.Peers = nil }
+		w.start("n1", alone)
+		w.serving()
+		for i := range 9 {
+			w.admits(fmt.Sprint("key", i), "n1")
+		}
+		records := make([]uint64, 3)
+		for i := range records {
+			for _, count := range w.nodes["n1"].shards.Replica(i).Status().Records {
+				records[i] += count
+			}
+		}
+		w.stop("n1")
+		path := filepath.Join(w.dirs["n1"], membership.FileName)
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := strings.Replace(string(content), "  \"shards_created\": true,\n", "", 1)
+		if before == string(content) {
+			t.Fatalf("the shards of a running node are not noted: %s", content)
+		}
+		if err := os.WriteFile(path, []byte(before), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		lost := filepath.Join(w.dirs["n1"], membership.ShardsDirName, "0002")
+		if err := os.RemoveAll(lost); err != nil {
+			t.Fatal(err)
+		}
+		w.start("n1", alone)
+		w.serving()
+		for i := range 3 {
+			got := uint64(0)
+			for _, count := range w.nodes["n1"].shards.Replica(i).Status().Records {
+				got += count
+			}
+			if want := records[i]; i < 2 && got != want || i == 2 && got != 0 {
+				t.Errorf("shard %d has %d records; it had %d", i, got, want)
+			}
+		}
+		w.stop("n1")
+
+		if err := os.RemoveAll(lost); err != nil {
+			t.Fatal(err)
+		}
+		n := w.start("n1", alone)
+		<-n.Done()
+		if err := n.Err(); err == nil || !strings.Contains(err.Error(), lost) {
+			t.Errorf("got %v", err)
+		}
+		if _, err := os.Stat(lost); err == nil {
+			t.Error("a lost shard was made anew")
+		}
+	})
+}
+
+// What strangers send to the peer port does not disturb the cluster behind it.
+func TestStrangersAtThePeerPort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		for _, name := range []string{"n1", "n2", "n3"} {
+			w.start(name, nil)
+		}
+		w.serving()
+		for i := range 300 {
+			conn, err := w.network.dial(t.Context(), "n1:7430")
+			if err != nil {
+				t.Fatal(err)
+			}
+			text := []string{"", "GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01\x02\x00", strings.Repeat("\xff", 1<<16), "\xadACP\x01\x01\xff\xff"}[i%5]
+			go func() { _, _ = conn.Write([]byte(text)) }()
+			defer conn.Close()
+		}
+		time.Sleep(time.Second)
+		w.admits("k", "n1", "n2", "n3")
+		time.Sleep(time.Minute)
+		w.admits("l", "n1", "n2", "n3")
+	})
 }
