@@ -152,9 +152,14 @@ func (l *leadership) reply(c *call, answer admission.Answer, now time.Time) Repl
 		Live:   l.live(now),
 		Waited: now.Sub(c.request.Received),
 	}
-	reply.Remaining = max(0, answer.Deadline.Sub(reply.Live))
-	if answer.Deadline == admission.Never {
+	switch reply.Remaining = answer.Deadline.Sub(reply.Live); {
+	case answer.Deadline == admission.Never:
 		reply.Remaining = NoEnd
+	case reply.Remaining < 0:
+		// The window has ended since the call was decided. An owner reckons from Waited
+		// and Remaining together, and the two must not come to more than the window.
+		reply.Waited = max(0, reply.Waited+reply.Remaining)
+		reply.Remaining = 0
 	}
 	reply.Age = max(0, reply.Live.Sub(answer.Since))
 	return reply
