@@ -280,7 +280,7 @@ func TestWhoKnowsTellsTheOthers(t *testing.T) {
 
 // Invariants 2 and 3, over random crashes and cuts while a cluster begins.
 func TestRandomBeginnings(t *testing.T) {
-	for seed := range int64(150) {
+	for seed := range int64(60) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewSource(seed))
 			w := newWorld(t)

@@ -204,6 +204,11 @@ func (m *Membership) Find(ctx context.Context, ask Asker) (State, error) {
 		case <-ctx.Done():
 			return State{}, context.Cause(ctx)
 		case <-m.wake:
+			// Anybody can say so: let it not make this node ask without rest.
+			select {
+			case <-ctx.Done():
+			case <-time.After(m.cfg.AskEvery / 20):
+			}
 		case <-time.After(m.cfg.AskEvery):
 		}
 	}
