@@ -3,6 +3,7 @@ package raftfsm
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"testing"
@@ -480,6 +481,36 @@ func TestAnIdleGroupIsQuiet(t *testing.T) {
 		}
 		if _, _, now := g.Indexes(); now != last {
 			t.Errorf("the log grew from %d to %d", last, now)
+		}
+	})
+}
+
+// TestCloseLetsChangesEnd closes a leader while it hands over, many times.
+func TestCloseLetsChangesEnd(t *testing.T) {
+	base := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, base, "a", "b", "c")
+		c.start("a", "b", "c")
+		defer c.stopAll()
+		for round := range 6 {
+			g := c.leader()
+			name := string(g.cfg.Self)
+			ended := make(chan error, 2)
+			go func() { ended <- g.TransferLeadership("") }()
+			go func() { ended <- g.AddVoter("d", "d", time.Second) }()
+			time.Sleep(time.Duration(round) * 10 * time.Microsecond)
+			c.stop(name)
+			for range 2 {
+				<-ended // with or without an error, but it ends
+			}
+			if err := g.TransferLeadership(""); !errors.Is(err, raft.ErrRaftShutdown) {
+				t.Errorf("after the end: %v", err)
+			}
+			c.start(name)
+			next := c.leader()
+			if err := next.RemoveServer("d", time.Second); err != nil {
+				t.Fatal(err)
+			}
 		}
 	})
 }

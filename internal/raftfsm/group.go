@@ -30,11 +30,13 @@ type Group struct {
 	rotated    chan struct{} // conflating: the log has grown by a segment
 	leader     leaderChange
 
-	// changes is held for reading by whoever waits for one of raft's futures that
-	// a shutdown would leave hanging.
-	changes sync.RWMutex
+	// changes counts who waits for one of raft's futures that a shutdown would leave
+	// hanging. None is added once closing is closed; beginning guards that.
+	changes   sync.WaitGroup
+	beginning sync.Mutex
 
-	closing  chan struct{}
+	closing  chan struct{} // nothing new is begun
+	down     chan struct{} // raft has been told to shut down
 	closer   sync.Once
 	closed   chan struct{} // everything is closed
 	closeErr error
@@ -150,7 +152,8 @@ func (g *Group) TransferLeadership(to raft.ServerID) error {
 }
 
 // AddVoter adds a server with a vote, or gives it one, or another address. It
-// returns once that is committed; within bounds the time until it is begun.
+// returns once that is committed, or leadership is lost; within, more than 0, bounds
+// the time until it is begun.
 func (g *Group) AddVoter(id raft.ServerID, at raft.ServerAddress, within time.Duration) error {
 	return g.change(func() (raft.Future, error) { return g.raft.AddVoter(id, at, 0, within), nil })
 }
@@ -167,13 +170,16 @@ func (g *Group) RemoveServer(id raft.ServerID, within time.Duration) error {
 
 // change waits for a future that raft resolves as long as it runs.
 func (g *Group) change(begin func() (raft.Future, error)) error {
-	g.changes.RLock()
-	defer g.changes.RUnlock()
+	g.beginning.Lock()
 	select {
 	case <-g.closing:
+		g.beginning.Unlock()
 		return raft.ErrRaftShutdown
 	default:
+		g.changes.Add(1)
+		g.beginning.Unlock()
 	}
+	defer g.changes.Done()
 	future, err := begin()
 	if err != nil {
 		return err
@@ -200,14 +206,18 @@ func (g *Group) Close(ctx context.Context) error {
 // shutdown closes from the top down: nobody may call what has been closed.
 func (g *Group) shutdown() {
 	defer close(g.closed)
+	g.beginning.Lock()
 	close(g.closing)
-	g.changes.Lock()
-	defer g.changes.Unlock()
+	g.beginning.Unlock()
+	g.changes.Wait()
 
-	down := g.raft.Shutdown()
+	ended := g.raft.Shutdown()
+	// Not before: until then raft's main loop may wait for its signal to be read, and
+	// a change for the main loop.
+	close(g.down)
 	// Raft waits for its calls to peers, which end when their connections do.
 	_ = g.transport.Close()
-	err := down.Error()
+	err := ended.Error()
 	g.workers.Wait()
 	g.closeErr = errors.Join(err, g.log.close(), g.store.Flush(), g.store.Close())
 	g.watchdog.close()

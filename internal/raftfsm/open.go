@@ -48,6 +48,7 @@ func Open(cfg GroupConfig) (*Group, error) {
 		kick:       make(chan struct{}, 1),
 		rotated:    make(chan struct{}, 1),
 		closing:    make(chan struct{}),
+		down:       make(chan struct{}),
 		closed:     make(chan struct{}),
 	}
 	g.watchdog = newWatchdog(cfg.Dir, cfg.Fatal)
@@ -111,7 +112,11 @@ func (g *Group) openDirectories() error {
 			return fmt.Errorf("%s is not a directory", dir)
 		}
 	}
-	return nil
+	if !g.cfg.Create {
+		return nil
+	}
+	// A power cut must not take the directory, and with it a vote, after it was cast.
+	return errors.Join(syncDirectory(g.cfg.Dir), syncDirectory(filepath.Dir(g.cfg.Dir)))
 }
 
 func (g *Group) openState() error {
@@ -188,7 +193,7 @@ func (g *Group) announce() {
 			default:
 			}
 			g.leadership <- leads // it is empty: nobody else fills it
-		case <-g.closing:
+		case <-g.down:
 			return
 		}
 	}
