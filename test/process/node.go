@@ -95,6 +95,15 @@ func (n *Node) signal(which syscall.Signal) (*life, error) {
 	return running, nil
 }
 
+// PID returns the id of the process, 0 where there is none.
+func (n *Node) PID() int {
+	running, err := n.current()
+	if err != nil {
+		return 0
+	}
+	return running.command.Process.Pid
+}
+
 // Kill is kill -9; it returns once the process is gone. That the process had ended
 // by itself before is an error: nobody asked it to.
 func (n *Node) Kill() error {
