@@ -84,3 +84,21 @@ func golden(t *testing.T, name string, value []byte) []byte {
 	}
 	return value
 }
+
+// FuzzDecodeHead looks for bytes that decode and encode to something else.
+func FuzzDecodeHead(f *testing.F) {
+	h := head{applied: Position{Index: 300, Term: 2}, configuration: []byte("voters"), lastSequence: 1 << 40}
+	id := Identification{ClusterID: "cluster", Shard: 2, Shards: 6}
+	for _, value := range [][]byte{h.encode(), (&head{}).encode(), id.encode()} {
+		f.Add(value[:len(value)-checksumBytes])
+	}
+	f.Fuzz(func(t *testing.T, content []byte) {
+		value := appendChecksum(content)
+		if h, err := decodeHead(value); err == nil && string(h.encode()) != string(value) {
+			t.Errorf("%x is a head, and is encoded as %x", value, h.encode())
+		}
+		if id, err := decodeIdentification(value); err == nil && string(id.encode()) != string(value) {
+			t.Errorf("%x is an identification, and is encoded as %x", value, id.encode())
+		}
+	})
+}

@@ -50,12 +50,16 @@ func checkPages(file *os.File) error {
 	if info.Size() == 0 {
 		return fmt.Errorf("%w: it is empty", ErrCorrupt)
 	}
-	meta, err := readMeta(file, info.Size())
+	return checkTree(file, info.Size())
+}
+
+func checkTree(file io.ReaderAt, size int64) error {
+	meta, err := readMeta(file, size)
 	if err != nil {
 		return err
 	}
-	if need := int64(meta.pages) * meta.pageBytes; meta.pages > uint64(1<<62/meta.pageBytes) || info.Size() < need {
-		return fmt.Errorf("%w: it is torn: %d bytes long, %d pages of %d bytes are in use", ErrCorrupt, info.Size(), meta.pages, meta.pageBytes)
+	if meta.pages > uint64(size/meta.pageBytes) {
+		return fmt.Errorf("%w: it is torn: %d bytes long, %d pages of %d bytes are in use", ErrCorrupt, size, meta.pages, meta.pageBytes)
 	}
 	readAhead(file, int64(meta.pages)*meta.pageBytes)
 	w := pageWalk{file: file, boltMeta: meta, seen: make([]uint64, meta.pages/64+1)}
