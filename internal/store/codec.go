@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"math"
-	"time"
 
 	"github.com/atmostonce/coordinator/internal/admission"
 )
@@ -263,72 +262,6 @@ func valueChecksum(value []byte) uint32 {
 	return binary.LittleEndian.Uint32(value[len(value)-checksumBytes:])
 }
 
-// decoder reads an encoding from front to back. After the first fault it reads
-// zeros and stays bad.
-type decoder struct {
-	rest []byte
-	bad  bool
-}
-
-func (d *decoder) fail() {
-	d.bad = true
-	d.rest = nil
-}
-
-func (d *decoder) take(n uint64) []byte {
-	if n > uint64(len(d.rest)) {
-		d.fail()
-		return nil
-	}
-	taken := d.rest[:n]
-	d.rest = d.rest[n:]
-	return taken
-}
-
-func (d *decoder) byte() byte {
-	if b := d.take(1); b != nil {
-		return b[0]
-	}
-	return 0
-}
-
-func (d *decoder) uvarint() uint64 {
-	v, n := binary.Uvarint(d.rest)
-	if n <= 0 || n > 1 && d.rest[n-1] == 0 {
-		d.fail()
-		return 0
-	}
-	d.rest = d.rest[n:]
-	return v
-}
-
-func (d *decoder) varint() int64 {
-	v := d.uvarint()
-	return int64(v>>1) ^ -int64(v&1)
-}
-
-// bounded reads a number that is at most most.
-func (d *decoder) bounded(most uint64) uint64 {
-	v := d.uvarint()
-	if v > most {
-		d.fail()
-		return 0
-	}
-	return v
-}
-
-func (d *decoder) time() admission.Time            { return admission.Time(d.bounded(math.MaxInt64)) }
-func (d *decoder) duration() time.Duration         { return time.Duration(d.bounded(math.MaxInt64)) }
-func (d *decoder) text() []byte                    { return d.take(d.uvarint()) }
-func (d *decoder) attempt(id *admission.AttemptID) { copy(id[:], d.take(uint64(attemptIDBytes))) }
-
-func (d *decoder) uint32() uint32 {
-	if b := d.take(checksumBytes); b != nil {
-		return binary.LittleEndian.Uint32(b)
-	}
-	return 0
-}
-
 func (d *decoder) body(r *admission.Record) storedResponse {
 	response := d.front(r)
 	r.Fence = d.uvarint()
@@ -407,57 +340,4 @@ func (d *decoder) ended(r *admission.Record) {
 		d.attempt(&r.Ended[i].ID)
 		r.Ended[i].EndedAt = d.time()
 	}
-}
-
-// glimpse is what the index needs of a record. Its slices are parts of the value.
-type glimpse struct {
-	identity  []byte // encoded
-	namespace []byte
-	state     admission.State
-	alarm     admission.Time
-	response  storedResponse
-	checksum  uint32
-}
-
-// glance reads what the index needs without allocating anything. It checks the
-// checksum, so that what it does not read is as it was written.
-func glance(sequence uint64, value []byte) (glimpse, error) {
-	encoded, err := verifyRecord(sequence, value)
-	if err != nil {
-		return glimpse{}, err
-	}
-	d := decoder{rest: encoded}
-	if d.byte() != recordVersion {
-		d.fail()
-	}
-	var r admission.Record
-	var last [1]admission.EndedAttempt
-	g := glimpse{state: admission.State(d.byte()), checksum: valueChecksum(value)}
-	r.State = g.state
-	before := d.rest
-	g.namespace = d.text()
-	d.text()
-	d.text()
-	d.text()
-	g.identity = before[:len(before)-len(d.rest)]
-	switch {
-	case g.state >= admission.States:
-		d.fail()
-	case g.state != admission.StateNone:
-		g.response = d.front(&r)
-	default:
-		for range d.bounded(endedAttemptsMax) {
-			d.attempt(&last[0].ID)
-			last[0].EndedAt = d.time()
-			r.Ended = last[:]
-		}
-		if r.Ended == nil {
-			d.fail()
-		}
-	}
-	if d.bad {
-		return glimpse{}, errRecordEncoding
-	}
-	g.alarm = r.Alarm()
-	return g, nil
 }

@@ -200,3 +200,31 @@ func TestCloseWaitsForCopies(t *testing.T) {
 		t.Errorf("%v are left, error %v", entries, err)
 	}
 }
+
+// receive writes a copy of the state into a file, as a node does that gets one.
+func receive(t testing.TB, s *Store, directory string) string {
+	t.Helper()
+	c, err := s.Copy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(directory, "received")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := io.Copy(f, c)
+	if err != nil || n != c.Size {
+		t.Fatalf("copied %d bytes of %d: %v", n, c.Size, err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(path, copySuffix) {
+		t.Fatal("a received file would be removed by Open")
+	}
+	return path
+}
