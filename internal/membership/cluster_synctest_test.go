@@ -80,10 +80,7 @@ func (w *world) start(name string, change func(*Config)) *process {
 	if change != nil {
 		change(&cfg)
 	}
-	m, err := New(cfg)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	m := New(cfg)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	w.mu.Lock()

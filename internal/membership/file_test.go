@@ -170,14 +170,13 @@ func TestListOfPeersMustFit(t *testing.T) {
 	if err := f.update(func(s *State) { s.ClusterID, s.Members = "c", []peer.Member{self} }); err != nil {
 		t.Fatal(err)
 	}
-	cfg := Default()
-	cfg.File, cfg.Peers = f, listed()
-	if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), "the peers are n1, n2, n3, but "+dir) {
+	if err := f.CheckPeers(listed()); err == nil || !strings.Contains(err.Error(), "the peers are n1, n2, n3, but "+dir) {
 		t.Errorf("got %v", err)
 	}
-	cfg.Peers = listed()[:1]
-	if _, err := New(cfg); err != nil {
-		t.Error(err)
+	for _, fits := range [][]peer.Listed{listed()[:1], nil} {
+		if err := f.CheckPeers(fits); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -57,21 +57,26 @@ type Membership struct {
 // member of it in time.
 var ErrExcluded = errors.New("not a member")
 
-// New returns the membership of a node. It reports an error where the list of peers
-// does not fit the cluster that the node already belongs to.
-func New(cfg Config) (*Membership, error) {
+// New returns the membership of a node.
+func New(cfg Config) *Membership {
 	state := cfg.File.State()
 	self := peer.Member{Name: state.NodeID, Incarnation: state.Incarnation, PeerAddress: cfg.PeerAddress, ClientAddress: cfg.ClientAddress}
 	m := &Membership{cfg: cfg, directory: newDirectory(self, cfg.Peers), wake: make(chan struct{}, 1)}
-	if state.ClusterID == "" {
-		return m, nil
+	if state.ClusterID != "" {
+		m.directory.set(state.Members)
 	}
-	m.directory.set(state.Members)
-	if len(cfg.Peers) == 0 {
-		return m, nil
+	return m
+}
+
+// CheckPeers reports an error where a list of peers does not fit the cluster that the
+// node already belongs to. An empty list always fits.
+func (f *File) CheckPeers(peers []peer.Listed) error {
+	state := f.State()
+	if state.ClusterID == "" || len(peers) == 0 {
+		return nil
 	}
 	var listed, members []string
-	for _, p := range cfg.Peers {
+	for _, p := range peers {
 		listed = append(listed, p.Name)
 	}
 	for _, member := range state.Members {
@@ -80,12 +85,12 @@ func New(cfg Config) (*Membership, error) {
 	slices.Sort(listed)
 	slices.Sort(members)
 	members = slices.Compact(members) // a member that is being replaced is there twice
-	if !slices.Equal(listed, members) {
-		return nil, fmt.Errorf("the peers are %s, but %s belongs to cluster %s of %s; "+
-			"a list of peers makes a cluster, and does not change one",
-			strings.Join(listed, ", "), cfg.File.path, state.ClusterID, strings.Join(members, ", "))
+	if slices.Equal(listed, members) {
+		return nil
 	}
-	return m, nil
+	return fmt.Errorf("the peers are %s, but %s belongs to cluster %s of %s; "+
+		"a list of peers makes a cluster, and does not change one",
+		strings.Join(listed, ", "), f.path, state.ClusterID, strings.Join(members, ", "))
 }
 
 // Directory returns the directory of members.

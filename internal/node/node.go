@@ -104,6 +104,9 @@ func (n *Node) prepare(ctx context.Context) (err error) {
 	if n.file, err = membership.Open(cfg.DataDir, cfg.NodeID, cfg.Shards, ShardsDefault); err != nil {
 		return err
 	}
+	if err := n.file.CheckPeers(cfg.Peers); err != nil {
+		return err
+	}
 	state := n.file.State()
 	n.shards = newShards(state.Shards)
 
@@ -158,9 +161,7 @@ func (n *Node) openPort(state *membership.State, listener net.Listener, peerAddr
 	cfg.Peers = n.cfg.Peers
 	cfg.JoinWait = n.cfg.JoinWait
 	cfg.Logger = n.cfg.Logger
-	if n.membership, err = membership.New(cfg); err != nil {
-		return err
-	}
+	n.membership = membership.New(cfg)
 	port := peer.Default()
 	port.Listener = listener
 	port.Dial = n.cfg.Dial
