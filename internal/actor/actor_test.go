@@ -362,7 +362,8 @@ func TestAWindowGoesOnAfterARestart(t *testing.T) {
 }
 
 func TestDueRecordsAreReclaimedInBatches(t *testing.T) {
-	inBubble(t, nil, func(t *testing.T, s *testShard) {
+	// With so little to be gathered, a reclaim waits for the disk as well.
+	inBubble(t, func(c *Config) { c.GatheredBytesMax = 512 << 10 }, func(t *testing.T, s *testShard) {
 		const keys = 3 * alarm.ReclaimMax
 		for i := range keys {
 			request := reserve(fmt.Sprint("k", i), time.Second)

@@ -201,8 +201,20 @@ func (a *Actor) writeDownAt(now time.Time) time.Time {
 		return time.Time{}
 	}
 	live := a.lead.live(now)
+	if alarm.Due(earliest, live) && a.cfg.Store.Gathered() > a.cfg.GatheredBytesMax/reclaimShare {
+		return now.Add(reclaimPause)
+	}
 	return now.Add(alarm.Wait(earliest, live, a.logged()))
 }
+
+// Records that are over are scattered over the state file, and writing that down costs a
+// page each. Nobody waits for it: every call sees a record as time has made it. So a
+// reclaim is put off while the store has yet to write more than one part in reclaimShare
+// of what it may, and the rest of that is left to those who do wait.
+const (
+	reclaimShare = 4
+	reclaimPause = 20 * time.Millisecond
+)
 
 // writingDown reports whether a reclaim or a tick is in flight.
 func (a *Actor) writingDown() bool {
