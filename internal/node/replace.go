@@ -22,23 +22,28 @@ var _ rpc.Membership = cluster{}
 // Newcomer implements rpc.Membership.
 func (c cluster) Newcomer(ctx context.Context, nodeID string) (rpc.Newcomer, error) {
 	n := c.node
-	if n.file.State().ClusterID == "" {
-		// A member has to be asked; so this is no answer about the node that is named.
-		return rpc.Newcomer{}, actor.ErrNoLeader
+	newcomer, isMember, err := n.askNewcomer(ctx, nodeID)
+	if err == nil && isMember && n.incarnations(nodeID) == 1 {
+		return rpc.Newcomer{}, rpc.InvalidNode("names a node that answers as the member it is: there is nothing to replace")
 	}
+	return newcomer, err
+}
+
+// askNewcomer asks who answers now under a node's name, at an address that the cluster
+// knows of it: nobody's word is taken for that. It may be an empty node, or one that
+// was taken in before, in some of the shards; then it is a member.
+func (n *Node) askNewcomer(ctx context.Context, nodeID string) (_ rpc.Newcomer, isMember bool, err error) {
 	if nodeID == n.cfg.NodeID {
-		return rpc.Newcomer{}, rpc.InvalidNode("names the node that was asked, which is a member; ask another one")
+		return rpc.Newcomer{}, false, rpc.InvalidNode("names the node that was asked, which is a member; ask another one")
 	}
-	incarnations := 0
 	addresses := make(map[string]bool)
 	for _, m := range n.membership.Directory().Members() {
 		if m.Name == nodeID {
-			incarnations++
 			addresses[m.PeerAddress] = true
 		}
 	}
-	if incarnations == 0 {
-		return rpc.Newcomer{}, rpc.InvalidNode("names no node of this cluster")
+	if len(addresses) == 0 {
+		return rpc.Newcomer{}, false, rpc.InvalidNode("names no node of this cluster")
 	}
 	var failures []error
 	for address := range addresses {
@@ -47,90 +52,80 @@ func (c cluster) Newcomer(ctx context.Context, nodeID string) (rpc.Newcomer, err
 			failures = append(failures, err)
 			continue
 		}
-		return n.judgeNewcomer(nodeID, address, &answer, incarnations)
+		return n.judgeNewcomer(nodeID, address, &answer)
 	}
-	return rpc.Newcomer{}, rpc.InvalidNode(fmt.Sprintf(
+	return rpc.Newcomer{}, false, rpc.InvalidNode(fmt.Sprintf(
 		"names a node that does not answer; start it with an empty data directory first (%v)", errors.Join(failures...)))
 }
 
 // judgeNewcomer decides whether what answered under a node's name may take its place.
-func (n *Node) judgeNewcomer(nodeID, address string, answer *peer.HelloMessage, incarnations int) (rpc.Newcomer, error) {
+func (n *Node) judgeNewcomer(nodeID, address string, answer *peer.HelloMessage) (_ rpc.Newcomer, isMember bool, err error) {
 	state := n.file.State()
 	switch {
 	case answer.Self.Name != nodeID:
-		return rpc.Newcomer{}, rpc.InvalidNode(fmt.Sprintf("names a node at %s, where another one answers", address))
+		err = rpc.InvalidNode(fmt.Sprintf("names a node at %s, where another one answers", address))
 	case answer.Shards != state.Shards:
-		return rpc.Newcomer{}, rpc.InvalidNode(fmt.Sprintf("names a node that was started for %d shards; this cluster has %d", answer.Shards, state.Shards))
+		err = rpc.InvalidNode(fmt.Sprintf("names a node that was started for %d shards; this cluster has %d", answer.Shards, state.Shards))
 	case answer.ClusterID != "" && answer.ClusterID != state.ClusterID:
-		return rpc.Newcomer{}, rpc.InvalidNode(fmt.Sprintf("names a node that belongs to another cluster, %s", answer.ClusterID))
-	case answer.ClusterID != "" && incarnations == 1:
-		return rpc.Newcomer{}, rpc.InvalidNode("names a node that answers as the member it is: there is nothing to replace")
+		err = rpc.InvalidNode(fmt.Sprintf("names a node that belongs to another cluster, %s", answer.ClusterID))
 	}
-	// An empty one; or one that was taken in before, in some of the shards.
 	if answer.Self.PeerAddress != "" {
 		address = answer.Self.PeerAddress
 	}
-	return rpc.Newcomer{NodeID: nodeID, Incarnation: answer.Self.Incarnation, PeerAddress: address}, nil
+	if invalid := checkAddress(address, false); err == nil && invalid != nil {
+		err = rpc.InvalidNode("has a peer address that " + invalid.Error())
+	}
+	return rpc.Newcomer{NodeID: nodeID, Incarnation: answer.Self.Incarnation, PeerAddress: address}, answer.ClusterID != "", err
 }
 
 // Replace implements rpc.Membership. The lost one goes first: then a majority of those
 // that kept their records is needed for everything, also for taking in the new one.
-func (c cluster) Replace(_ context.Context, number int, newcomer rpc.Newcomer) (changed bool, err error) {
+func (c cluster) Replace(ctx context.Context, number int, nodeID string) (newcomer rpc.Newcomer, changed bool, err error) {
 	n := c.node
 	router := n.shards.router.Load()
 	if router == nil {
-		return false, actor.ErrNoLeader
+		return rpc.Newcomer{}, false, actor.ErrNoLeader
+	}
+	if newcomer, _, err = n.askNewcomer(ctx, nodeID); err != nil {
+		return rpc.Newcomer{}, false, err
 	}
 	id := peer.ServerID(newcomer.NodeID, newcomer.Incarnation)
-	if _, _, err := peer.SplitServerID(id); err != nil {
-		return false, rpc.InvalidNode(err.Error())
-	}
-	if newcomer.NodeID == n.cfg.NodeID {
-		return false, rpc.InvalidNode("names the node that leads the shard")
-	}
-	if err := checkAddress(newcomer.PeerAddress, false); err != nil {
-		return false, rpc.InvalidNode("has a peer address that " + err.Error())
-	}
 	group := router.Replica(number).Group()
-	known, voter := false, false
+	voter := false
 	for _, server := range group.Configuration().Servers {
 		switch {
 		case peer.NodeName(server.ID) != newcomer.NodeID:
 		case server.ID == id:
-			known, voter = true, server.Suffrage == raft.Voter
+			voter = server.Suffrage == raft.Voter
 		default:
-			known = true
 			if err := group.RemoveServer(server.ID, replaceWithin); err != nil {
-				return changed, membershipFault(err)
+				return newcomer, changed, membershipFault(err)
 			}
 			changed = true
 			n.cfg.Logger.Warn("took a lost member out of a shard", "shard", number, "server", string(server.ID))
 		}
 	}
-	if !known && !n.isMember(newcomer.NodeID) {
-		return false, rpc.InvalidNode("names no node of this cluster")
-	}
 	if !voter {
 		if err := group.AddVoter(id, peer.Address(id, newcomer.PeerAddress), replaceWithin); err != nil {
-			return changed, membershipFault(err)
+			return newcomer, changed, membershipFault(err)
 		}
 		changed = true
 		n.cfg.Logger.Warn("took a new member into a shard", "shard", number, "server", string(id), "address", newcomer.PeerAddress)
 	}
 	// The newcomer waits to hear of it.
 	n.membership.Observe(n.servers())
-	return changed, nil
+	return newcomer, changed, nil
 }
 
-// isMember reports whether a node is a member in any incarnation: one that was taken out
-// of a shard, before a failure, is still in others, or was when last looked at.
-func (n *Node) isMember(nodeID string) bool {
+// incarnations counts those of a node that are members: more than one while it is being
+// replaced.
+func (n *Node) incarnations(nodeID string) (count int) {
 	for _, m := range n.membership.Directory().Members() {
 		if m.Name == nodeID {
-			return true
+			count++
 		}
 	}
-	return false
+	return count
 }
 
 func membershipFault(err error) error {

@@ -21,10 +21,11 @@ type Membership interface {
 	// Newcomer asks the node of that name who it is now. Its errors carry a reason;
 	// one that is no empty node is an INVALID_ARGUMENT.
 	Newcomer(ctx context.Context, nodeID string) (Newcomer, error)
-	// Replace makes the newcomer a voter of a shard that this node leads, and takes out
-	// every other incarnation of its name. It reports whether there was anything to
-	// do. Its errors are those of package actor, or carry a reason.
-	Replace(ctx context.Context, shard int, newcomer Newcomer) (changed bool, err error)
+	// Replace makes whoever answers as an empty node of that name a voter of a shard
+	// that this node leads, and takes out every other incarnation of the name. It
+	// reports whether there was anything to do. Its errors are those of package actor,
+	// or carry a reason.
+	Replace(ctx context.Context, shard int, nodeID string) (newcomer Newcomer, changed bool, err error)
 }
 
 // ReplaceMember implements coordinatorv1.AdminServiceServer.
@@ -39,9 +40,7 @@ func (s *adminService) ReplaceMember(ctx context.Context, request *coordinatorv1
 		if err != nil {
 			return nil, err
 		}
-		return s.replaceIn(ctx, number, Newcomer{
-			NodeID: request.GetNodeId(), Incarnation: request.GetIncarnation(), PeerAddress: request.GetPeerAddress(),
-		})
+		return s.replaceIn(ctx, number, request.GetNodeId())
 	}
 	newcomer, err := s.membership.Newcomer(ctx, request.GetNodeId())
 	if err != nil {
@@ -51,7 +50,7 @@ func (s *adminService) ReplaceMember(ctx context.Context, request *coordinatorv1
 	// One shard after the other: a failure then leaves little half done, and the call
 	// can be made again.
 	for i := range s.shards.Shards() {
-		one, err := s.replaceIn(ctx, i, newcomer)
+		one, err := s.replaceIn(ctx, i, newcomer.NodeID)
 		if err != nil {
 			return nil, err
 		}
@@ -61,12 +60,12 @@ func (s *adminService) ReplaceMember(ctx context.Context, request *coordinatorv1
 }
 
 // replaceIn replaces in one shard, wherever that is led.
-func (s *adminService) replaceIn(ctx context.Context, number int, newcomer Newcomer) (*coordinatorv1.ReplaceMemberResponse, error) {
-	wire := uint32(number)
+func (s *adminService) replaceIn(ctx context.Context, number int, nodeID string) (*coordinatorv1.ReplaceMemberResponse, error) {
+	wire := uint32(number) //nolint:gosec // a number of a shard
 	answer, _, err := deliver(ctx, s.server, number, hop[*coordinatorv1.ReplaceMemberResponse]{
 		here: func(ctx context.Context, _ Replica) (*coordinatorv1.ReplaceMemberResponse, error) {
+			newcomer, changed, err := s.membership.Replace(ctx, number, nodeID)
 			response := &coordinatorv1.ReplaceMemberResponse{Incarnation: newcomer.Incarnation}
-			changed, err := s.membership.Replace(ctx, number, newcomer)
 			if changed {
 				response.Shards = []uint32{wire}
 			}
@@ -74,7 +73,7 @@ func (s *adminService) replaceIn(ctx context.Context, number int, newcomer Newco
 		},
 		there: func(ctx context.Context, connection grpc.ClientConnInterface, options ...grpc.CallOption) (*coordinatorv1.ReplaceMemberResponse, error) {
 			return coordinatorv1.NewAdminServiceClient(connection).ReplaceMember(ctx, &coordinatorv1.ReplaceMemberRequest{
-				NodeId: newcomer.NodeID, Shard: &wire, Incarnation: newcomer.Incarnation, PeerAddress: newcomer.PeerAddress,
+				NodeId: nodeID, Shard: &wire,
 			}, options...)
 		},
 	})

@@ -145,27 +145,31 @@ func forward[A any](ctx context.Context, s *server, replica Replica, leader shar
 // before: it may have answered already, or know for sure that it did nothing.
 const movedGrace = 500 * time.Millisecond
 
-// abandonWhenMoved ends a forwarded call once another node leads: a leader that is
-// frozen or cut off answers nothing any more, and its successor knows the truth. It
-// ends with the call.
+// abandonWhenMoved ends a forwarded call once another node leads, or none that this one
+// knows: a leader that is frozen or cut off answers nothing any more, and its successor
+// knows the truth. It ends with the call.
 func abandonWhenMoved(ctx context.Context, abandon context.CancelFunc, replica Replica, asked shard.Leader) {
 	for {
 		changed := replica.LeaderChanged()
-		if leader := replica.Leader(); leader.Known() && leader.ServerID != asked.ServerID {
-			break
+		if replica.Leader().ServerID == asked.ServerID {
+			select {
+			case <-changed:
+				continue
+			case <-ctx.Done():
+				return
+			}
 		}
+		grace := time.NewTimer(movedGrace)
 		select {
-		case <-changed:
+		case <-grace.C:
 		case <-ctx.Done():
+			grace.Stop()
 			return
 		}
-	}
-	grace := time.NewTimer(movedGrace)
-	defer grace.Stop()
-	select {
-	case <-grace.C:
-		abandon()
-	case <-ctx.Done():
+		if replica.Leader().ServerID != asked.ServerID { // it may have been found again
+			abandon()
+			return
+		}
 	}
 }
 

@@ -1305,13 +1305,10 @@ type ReplaceMemberRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the node, 1 to 64 bytes. Required.
 	NodeId string `protobuf:"bytes,1,opt,name=node_id,json=nodeId" json:"node_id,omitempty"`
-	// Number of the shard, from 0. Default (absent): every shard. Present, the next two are
-	// required: it is how one node asks another that leads the shard.
-	Shard *uint32 `protobuf:"varint,2,opt,name=shard" json:"shard,omitempty"`
-	// The node's new incarnation, 32 hexadecimal digits. Only with `shard`.
-	Incarnation string `protobuf:"bytes,3,opt,name=incarnation" json:"incarnation,omitempty"`
-	// Where the node's peer port is, as host:port. Only with `shard`.
-	PeerAddress   string `protobuf:"bytes,4,opt,name=peer_address,json=peerAddress" json:"peer_address,omitempty"`
+	// Number of the shard, from 0. Default (absent): every shard, one after the other. It
+	// is how one node asks another that leads the shard, which looks for itself who
+	// answers under the node's name.
+	Shard         *uint32 `protobuf:"varint,2,opt,name=shard" json:"shard,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1358,20 +1355,6 @@ func (x *ReplaceMemberRequest) GetShard() uint32 {
 		return *x.Shard
 	}
 	return 0
-}
-
-func (x *ReplaceMemberRequest) GetIncarnation() string {
-	if x != nil {
-		return x.Incarnation
-	}
-	return ""
-}
-
-func (x *ReplaceMemberRequest) GetPeerAddress() string {
-	if x != nil {
-		return x.PeerAddress
-	}
-	return ""
 }
 
 // ReplaceMemberResponse says what was done.
@@ -1523,12 +1506,10 @@ const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"\x05shard\x18\x01 \x01(\rB\x05\xaa\x01\x02\b\x01R\x05shard\x12\x17\n" +
 	"\ato_node\x18\x02 \x01(\tR\x06toNode\"4\n" +
 	"\x1aTransferLeadershipResponse\x12\x16\n" +
-	"\x06shards\x18\x01 \x03(\rR\x06shards\"\x91\x01\n" +
+	"\x06shards\x18\x01 \x03(\rR\x06shards\"L\n" +
 	"\x14ReplaceMemberRequest\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x1b\n" +
-	"\x05shard\x18\x02 \x01(\rB\x05\xaa\x01\x02\b\x01R\x05shard\x12 \n" +
-	"\vincarnation\x18\x03 \x01(\tR\vincarnation\x12!\n" +
-	"\fpeer_address\x18\x04 \x01(\tR\vpeerAddress\"Q\n" +
+	"\x05shard\x18\x02 \x01(\rB\x05\xaa\x01\x02\b\x01R\x05shard\"Q\n" +
 	"\x15ReplaceMemberResponse\x12 \n" +
 	"\vincarnation\x18\x01 \x01(\tR\vincarnation\x12\x16\n" +
 	"\x06shards\x18\x02 \x03(\rR\x06shards2\xc5\x05\n" +
