@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	"github.com/hashicorp/raft-wal/metadb"
 
 	"github.com/atmostonce/coordinator/internal/admission"
 	"github.com/atmostonce/coordinator/internal/store"
@@ -128,6 +129,7 @@ func TestCrashesWhileInstalling(t *testing.T) {
 						t.Fatal(err)
 					}
 					defer source.Close()
+					noteTerm(t, filepath.Join(dir, logName), meta.Term)
 					follower := newMachine(t, dir)
 					sink, err := follower.snapshots.Create(1, meta.Index, meta.Term, meta.Configuration, meta.ConfigurationIndex, nil)
 					if err != nil {
@@ -173,6 +175,18 @@ func TestCrashesWhileInstalling(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// noteTerm does what raft does before it receives a state: it notes the leader's term.
+func noteTerm(t *testing.T, dir string, term uint64) {
+	t.Helper()
+	log, _, err := openWAL(dir, logOpening{logger: newSlogAdapter(discard()), rotated: func() {}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(log.SetUint64(keyCurrentTerm, term), log.Close()); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -309,6 +323,10 @@ func TestReconcile(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			// Raft notes a term before it stores anything of it.
+			if err := log.SetUint64(keyCurrentTerm, max(2, c.applied.Term)); err != nil {
+				t.Fatal(err)
+			}
 			watched := &logStore{log: log, watchdog: newWatchdog(dir, func(error) {}), fatal: func(err error) { t.Error(err) }}
 			defer watched.watchdog.close()
 			err = reconcile(dir, watched, m.store, discard())
@@ -328,6 +346,65 @@ func TestReconcile(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestTheLogsIndexIsNeverMadeAnew: it holds the term and the vote, and a replica that
+// has lost those could vote a second time.
+func TestTheLogsIndexIsNeverMadeAnew(t *testing.T) {
+	base := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, base, "a")
+		c.start("a")
+		c.admit(c.leader(), 0, 10)
+		c.stop("a")
+		dir := filepath.Join(base, "a")
+		index := filepath.Join(dir, logName, metadb.FileName)
+		late := filepath.Join(base, "late")
+		copyTree(t, dir, late)
+
+		for name, damage := range map[string]func() error{
+			"gone":  func() error { return os.Remove(index) },
+			"empty": func() error { return os.Truncate(index, 0) },
+			"made anew": func() error {
+				// As the WAL does it, and dies in between: all entries are there, and no
+				// term.
+				if err := os.Remove(index); err != nil {
+					return err
+				}
+				if _, _, err := openWAL(filepath.Join(dir, logName), logOpening{logger: newSlogAdapter(discard()), rotated: func() {}}); err == nil {
+					t.Error("the WAL took a segment for its own")
+				}
+				return nil
+			},
+		} {
+			for _, create := range []bool{false, true} {
+				if err := replaceTree(late, dir); err != nil {
+					t.Fatal(err)
+				}
+				if err := damage(); err != nil {
+					t.Fatal(err)
+				}
+				// The second time finds what the first has left.
+				for range 2 {
+					cfg := c.config("a")
+					cfg.Create = create
+					group, err := Open(cfg)
+					if err == nil {
+						t.Errorf("%s, create %v: opened", name, create)
+						_ = group.Close(t.Context())
+					} else if !strings.Contains(err.Error(), dir) {
+						t.Errorf("%s, create %v: %v", name, create, err)
+					}
+				}
+			}
+		}
+		if err := replaceTree(late, dir); err != nil {
+			t.Fatal(err)
+		}
+		c.start("a")
+		c.holds(c.leader(), 10)
+		c.stop("a")
+	})
 }
 
 func TestBootstrapIsTakenUpAgain(t *testing.T) {

@@ -3,6 +3,9 @@ package raftfsm
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 
@@ -27,12 +30,22 @@ type durableLog interface {
 type logOpening struct {
 	logger  hclog.Logger
 	rotated func() // a segment has been created; it must not block
+	there   bool   // there was a log before, so it must still be there
 }
 
 // openWAL opens the log in the directory, which exists. The returned files know how
 // many bytes it takes.
-func openWAL(dir string, open logOpening) (durableLog, *segmentFiles, error) {
-	files := newSegmentFiles(open.rotated)
+func openWAL(dir string, open logOpening) (opened durableLog, files *segmentFiles, err error) {
+	if err := checkIndex(dir, open.there); err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		// bbolt's way to say that a page is damaged.
+		if recovered := recover(); recovered != nil {
+			opened, files, err = nil, nil, fmt.Errorf("log %s is damaged: %v", dir, recovered)
+		}
+	}()
+	files = newSegmentFiles(open.rotated)
 	meta := &metadb.BoltMetaDB{}
 	log, err := wal.Open(dir,
 		wal.WithSegmentSize(segmentBytes),
@@ -44,6 +57,24 @@ func openWAL(dir string, open logOpening) (durableLog, *segmentFiles, error) {
 		return nil, nil, errors.Join(fmt.Errorf("log %s: %w", dir, err), meta.Close())
 	}
 	return &walLog{WAL: log, meta: meta}, files, nil
+}
+
+// checkIndex looks at the WAL's own index before the WAL does, which makes it anew
+// where it is missing or empty. With it, term and vote would be gone: the replica could
+// vote a second time in a term. The WAL never leaves it empty itself: it is made under
+// another name first.
+func checkIndex(dir string, there bool) error {
+	path := filepath.Join(dir, metadb.FileName)
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !there:
+		return nil
+	case err != nil:
+		return fmt.Errorf("log: %w", err)
+	case info.Size() == 0:
+		return fmt.Errorf("log: %s is damaged: it is empty", path)
+	}
+	return nil
 }
 
 // walLog is a WAL that closes its metadata with it, which the WAL itself leaves

@@ -71,7 +71,9 @@ func (g *Group) open() error {
 		return err
 	}
 	logger := newSlogAdapter(g.cfg.Logger)
-	log, files, err := g.cfg.openLog(filepath.Join(g.cfg.Dir, logName), logOpening{logger: logger, rotated: func() { signal(g.rotated) }})
+	log, files, err := g.cfg.openLog(filepath.Join(g.cfg.Dir, logName), logOpening{
+		logger: logger, rotated: func() { signal(g.rotated) }, there: !g.cfg.Create,
+	})
 	if err != nil {
 		return err
 	}

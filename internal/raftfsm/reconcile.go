@@ -34,6 +34,9 @@ func reconcile(dir string, log *logStore, state *store.Store, logger *slog.Logge
 		return fmt.Errorf("%s: %w", dir, err)
 	}
 	applied := state.Applied()
+	if err := checkTerm(dir, log, last, applied.Term); err != nil {
+		return err
+	}
 	installed := applied.Index > 0 && state.InstalledAt() == applied.Index
 
 	wrong := ""
@@ -62,6 +65,28 @@ func reconcile(dir string, log *logStore, state *store.Store, logger *slog.Logge
 	logger.Info("emptying the log of before the state was installed", "dir", dir, "first", first, "last", last, "applied", applied.Index)
 	if err := log.DeleteRange(first, last); err != nil {
 		return fmt.Errorf("%s: emptying the log: %w", dir, err)
+	}
+	return nil
+}
+
+// checkTerm sees that the term was not lost. Raft notes a term, and its vote in it, before
+// it stores anything of it; a replica that has forgotten them could vote again.
+func checkTerm(dir string, log *logStore, last, applied uint64) error {
+	term, err := log.GetUint64(keyCurrentTerm)
+	if err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	newest := applied
+	if last > 0 {
+		var entry raft.Log
+		if err := log.GetLog(last, &entry); err != nil {
+			return fmt.Errorf("%s: log entry %d: %w", dir, last, err)
+		}
+		newest = max(newest, entry.Term)
+	}
+	if term < newest {
+		return fmt.Errorf("%s: %w: the latest term that the log knows of is %d, and there are entries of term %d; a file was lost or put back",
+			dir, ErrDiverged, term, newest)
 	}
 	return nil
 }
