@@ -141,33 +141,33 @@ func forward[A any](ctx context.Context, s *server, replica Replica, leader shar
 	return answer, clientAddress, err
 }
 
-// movedGrace is how long a leader that is one no more has to answer what it was asked
-// before: it may have answered already, or know for sure that it did nothing.
-const movedGrace = 500 * time.Millisecond
+// How long a leader that is one no more has to answer what it was asked before: it may
+// have answered already, or know for sure that it did nothing.
+const (
+	movedGrace = 500 * time.Millisecond // once another leads
+	lostGrace  = 2 * time.Second        // while nobody does: about what it takes to find another
+)
 
-// abandonWhenMoved ends a forwarded call once another node leads, or none that this one
-// knows: a leader that is frozen or cut off answers nothing any more, and its successor
-// knows the truth. It ends with the call.
+// abandonWhenMoved ends a forwarded call once another node leads, or for some time none
+// that this one knows: a leader that is frozen or cut off answers nothing any more, and
+// its successor knows the truth. It ends with the call.
 func abandonWhenMoved(ctx context.Context, abandon context.CancelFunc, replica Replica, asked shard.Leader) {
 	for {
 		changed := replica.LeaderChanged()
-		if replica.Leader().ServerID == asked.ServerID {
-			select {
-			case <-changed:
-				continue
-			case <-ctx.Done():
-				return
-			}
+		var grace <-chan time.Time // never, while it leads
+		switch leader := replica.Leader(); {
+		case leader.ServerID == asked.ServerID:
+		case leader.Known():
+			grace = time.After(movedGrace)
+		default:
+			grace = time.After(lostGrace)
 		}
-		grace := time.NewTimer(movedGrace)
 		select {
-		case <-grace.C:
-		case <-ctx.Done():
-			grace.Stop()
-			return
-		}
-		if replica.Leader().ServerID != asked.ServerID { // it may have been found again
+		case <-changed:
+		case <-grace:
 			abandon()
+			return
+		case <-ctx.Done():
 			return
 		}
 	}

@@ -87,6 +87,7 @@ func TestAFrozenLeaderIsAbandoned(t *testing.T) {
 			{"this node leads", []shard.Leader{self("n1")}, 1500 * time.Millisecond, reason.OutcomeUnknown},
 			{"no leader, then another", []shard.Leader{{}, leaderNamed("n3")}, 2500 * time.Millisecond, reason.OutcomeUnknown},
 			{"no leader, then it comes back", []shard.Leader{{}, leaderNamed("n2")}, 10 * time.Second, reason.DeadlineExceeded},
+			{"no leader for long", []shard.Leader{{}}, 3 * time.Second, reason.OutcomeUnknown},
 			{"nothing", nil, 10 * time.Second, reason.DeadlineExceeded},
 		} {
 			n.shards.All(func(r *rpctest.Replica) { r.SetLeader(leaderNamed("n2")) })
