@@ -14,7 +14,12 @@ type Shard struct {
 }
 
 // New returns a shard in which nothing has happened yet.
-func New() *Shard { return &Shard{history: map[admission.Identity][]event{}} }
+func New() *Shard { return NewAt(0) }
+
+// NewAt returns one of which nothing is known but the last number that it gave out.
+func NewAt(counter uint64) *Shard {
+	return &Shard{counter: counter, history: map[admission.Identity][]event{}}
+}
 
 // Verdict is an answer that the contract allows, and what it leads to.
 type Verdict struct {

@@ -30,7 +30,7 @@ import (
 	"github.com/atmostonce/coordinator/test/scenario"
 )
 
-// callTimeout bounds a call beyond what it asks to wait.
+// callTimeout bounds a call beyond what it asks to wait, unless Timeout says otherwise.
 const callTimeout = 30 * time.Second
 
 // Target is the nodes behind some connections.
@@ -42,6 +42,8 @@ type Target struct {
 	// Retry makes a call that was not carried out for want of a leader, or whose
 	// outcome is unknown, be made again for up to this long. 0 is never.
 	Retry time.Duration
+	// Timeout bounds each call beyond what it asks to wait. 0 is half a minute.
+	Timeout time.Duration
 	// Slowest is how long the slowest call took beyond what it asked to wait.
 	Slowest time.Duration
 
@@ -59,7 +61,7 @@ func (t *Target) call(ctx context.Context, wait time.Duration, do func(context.C
 	const pause = 50 * time.Millisecond
 	for tried := time.Duration(0); ; tried += pause {
 		began := time.Now()
-		bounded, cancel := context.WithTimeout(ctx, wait+callTimeout)
+		bounded, cancel := context.WithTimeout(ctx, wait+t.timeout())
 		result, err := do(bounded, t.node())
 		cancel()
 		t.Slowest = max(t.Slowest, time.Since(began)-wait)
@@ -76,6 +78,13 @@ func (t *Target) call(ctx context.Context, wait time.Duration, do func(context.C
 		}
 		t.Sleep(pause)
 	}
+}
+
+func (t *Target) timeout() time.Duration {
+	if t.Timeout == 0 {
+		return callTimeout
+	}
+	return t.Timeout
 }
 
 // decided reports whether the rules, or the check of the arguments, gave the reason.

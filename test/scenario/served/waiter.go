@@ -24,7 +24,7 @@ func (t *Target) Start(ctx context.Context, call scenario.ReserveCall) (scenario
 		return nil, err
 	}
 	w := &waiter{done: make(chan struct{})}
-	own := &Target{Nodes: t.Nodes, Sleep: t.Sleep, Retry: t.Retry, next: t.next}
+	own := &Target{Nodes: t.Nodes, Sleep: t.Sleep, Retry: t.Retry, Timeout: t.Timeout, next: t.next}
 	go func() {
 		defer close(w.done)
 		w.result, w.err = own.Reserve(ctx, call)
@@ -49,7 +49,7 @@ func (t *Target) Start(ctx context.Context, call scenario.ReserveCall) (scenario
 
 // waiters counts the waiters of all shards.
 func (t *Target) waiters(ctx context.Context) (int, error) {
-	bounded, cancel := context.WithTimeout(ctx, callTimeout)
+	bounded, cancel := context.WithTimeout(ctx, t.timeout())
 	defer cancel()
 	m, err := coordinatorv1.NewAdminServiceClient(t.node()).ListShards(bounded, &coordinatorv1.ListShardsRequest{})
 	count := 0
