@@ -34,6 +34,8 @@ type acknowledgement struct {
 	sent    time.Time // of the latest request of the term that was answered with success
 	match   uint64
 	contact time.Time // of the latest answer in any term
+
+	awaited chan struct{} // closed with the next answer; nil where nobody waits
 }
 
 func newAcknowledgements() *acknowledgements {
@@ -49,16 +51,37 @@ func (a *acknowledgements) of(id raft.ServerID, term uint64) *acknowledgement {
 			follower.sent, follower.match = time.Time{}, 0
 		}
 	}
+	follower := a.entry(id)
+	follower.contact = time.Now()
+	if follower.awaited != nil {
+		close(follower.awaited)
+		follower.awaited = nil
+	}
+	if term < a.term {
+		return nil
+	}
+	return follower
+}
+
+// entry returns the follower's entry. a.mu is held.
+func (a *acknowledgements) entry(id raft.ServerID) *acknowledgement {
 	follower := a.followers[id]
 	if follower == nil {
 		follower = &acknowledgement{}
 		a.followers[id] = follower
 	}
-	follower.contact = time.Now()
-	if term < a.term {
-		return nil
-	}
 	return follower
+}
+
+// next returns a channel that is closed when the follower next answers anything.
+func (a *acknowledgements) next(id raft.ServerID) <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	follower := a.entry(id)
+	if follower.awaited == nil {
+		follower.awaited = make(chan struct{})
+	}
+	return follower.awaited
 }
 
 // appended notes the answer to an AppendEntries. A heartbeat counts as a sign that

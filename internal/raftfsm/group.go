@@ -138,17 +138,43 @@ func (g *Group) LogBytes() int64 { return g.files.total() }
 // TransferLeadership hands leadership to the given server, or with "" to the one
 // that is furthest. It returns once another leads, or after an error within about
 // two Elections. Meanwhile proposals are turned away.
+//
+// A server that has not answered for an Election is refused at once: raft would turn
+// proposals away until that server is back.
 func (g *Group) TransferLeadership(to raft.ServerID) error {
 	return g.change(func() (raft.Future, error) {
-		if to == "" {
-			return g.raft.LeadershipTransfer(), nil
+		target, err := successor(g.Followers(), to, time.Now().Add(-g.cfg.Timing.Election))
+		if err != nil {
+			return nil, err
 		}
-		at, ok := address(g.Configuration(), to)
-		if !ok {
-			return nil, fmt.Errorf("server %q is not in the group", to)
-		}
-		return g.raft.LeadershipTransferToServer(to, at), nil
+		return g.raft.LeadershipTransferToServer(target.ID, target.Address), nil
 	})
+}
+
+// successor picks the voter to hand leadership to: the one that is asked for, or with ""
+// the one that is furthest, the latest to answer of those. It must have answered
+// since.
+func successor(followers []Follower, to raft.ServerID, since time.Time) (picked Follower, err error) {
+	for _, f := range followers {
+		switch {
+		case to != "" && f.ID != to:
+		case !f.Voter && to != "":
+			return picked, fmt.Errorf("server %q has no vote", to)
+		case f.LastContact.Before(since) && to != "":
+			return picked, fmt.Errorf("server %q has not answered lately", to)
+		case !f.Voter || f.LastContact.Before(since):
+		case picked.ID == "", f.MatchIndex > picked.MatchIndex,
+			f.MatchIndex == picked.MatchIndex && f.LastContact.After(picked.LastContact):
+			picked = f
+		}
+	}
+	switch {
+	case picked.ID != "":
+		return picked, nil
+	case to != "":
+		return picked, fmt.Errorf("server %q is not in the group", to)
+	}
+	return picked, errors.New("no other voter has answered lately")
 }
 
 // AddVoter adds a server with a vote, or gives it one, or another address. It

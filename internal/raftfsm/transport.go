@@ -15,7 +15,7 @@ import (
 const connectionsKept = 3
 
 // transport is raft's network transport, with a memory of what the followers have
-// acknowledged and three differences:
+// acknowledged and four differences:
 //
 //   - There is no pipelining: a pipeline to a slow follower can wedge for good after
 //     one failed append.
@@ -23,6 +23,8 @@ const connectionsKept = 3
 //     nothing but the time of the last contact. Raft runs the fast path beside its
 //     main loop, and with a heartbeat that changes the term both would set it, the
 //     later one winning: a term could go back after a vote in a higher one.
+//   - An AppendEntries that failed returns only when the follower can be reached, see
+//     [transport.hold].
 //   - Close closes the idle connections, too.
 type transport struct {
 	*raft.NetworkTransport
@@ -37,6 +39,8 @@ type transport struct {
 	closing  chan struct{}
 	close    sync.Once
 	done     chan struct{}
+
+	held atomic.Int64 // calls that are in hold
 }
 
 var (
@@ -141,10 +145,58 @@ func (t *transport) AppendEntries(
 	// Before anything is sent: the follower answers after this moment.
 	sent := time.Now()
 	if err := t.NetworkTransport.AppendEntries(id, target, request, response); err != nil {
+		if !isHeartbeat(request) {
+			t.hold(id, request.Term)
+		}
 		return err
 	}
 	t.acknowledged.appended(id, sent, request, response)
 	return nil
+}
+
+// isHeartbeat tells a heartbeat as raft and its network transport do: everything else
+// comes from the routine that replicates, of which there is one a follower.
+func isHeartbeat(request *raft.AppendEntriesRequest) bool {
+	return request.PrevLogEntry == 0 && request.PrevLogTerm == 0 && len(request.Entries) == 0 && request.LeaderCommitIndex == 0
+}
+
+// holdLook is how often hold looks whether there is still something to wait for.
+const holdLook = 100 * time.Millisecond
+
+// hold keeps the replicating routine until the follower answers something: heartbeats
+// go on and find it, at the latest half a Heartbeat after it is back. Raft itself would
+// wait twice as long after each failure, up to 10 s, and learn only then that a follower
+// is there again, which by its heartbeats counts as a member in good health. Whoever
+// restarts one node after the other would take the majority away.
+//
+// It ends with the leadership, with the follower's membership and with the transport. A
+// transfer of leadership to a follower that is held for would wait for its routine;
+// [Group.TransferLeadership] asks only for one that has just answered.
+func (t *transport) hold(id raft.ServerID, term uint64) {
+	t.held.Add(1)
+	defer t.held.Add(-1)
+	answered := t.acknowledged.next(id)
+	look := time.NewTicker(holdLook)
+	defer look.Stop()
+	for t.replicates(id, term) {
+		select {
+		case <-answered:
+			return
+		case <-t.closing:
+			return
+		case <-look.C:
+		}
+	}
+}
+
+// replicates reports whether this replica still leads that term and has that follower.
+func (t *transport) replicates(id raft.ServerID, term uint64) bool {
+	node := t.raft.Load()
+	if node == nil || node.State() != raft.Leader || node.CurrentTerm() != term {
+		return false
+	}
+	_, follows := address(node.GetConfiguration().Configuration(), id)
+	return follows
 }
 
 // AppendEntriesPipeline implements [raft.Transport].
