@@ -61,7 +61,7 @@ func (s *adminService) ReplaceMember(ctx context.Context, request *coordinatorv1
 
 // replaceIn replaces in one shard, wherever that is led.
 func (s *adminService) replaceIn(ctx context.Context, number int, nodeID string) (*coordinatorv1.ReplaceMemberResponse, error) {
-	wire := uint32(number) //nolint:gosec // a number of a shard
+	wire := uint32(number)
 	answer, _, err := deliver(ctx, s.server, number, hop[*coordinatorv1.ReplaceMemberResponse]{
 		here: func(ctx context.Context, _ Replica) (*coordinatorv1.ReplaceMemberResponse, error) {
 			newcomer, changed, err := s.membership.Replace(ctx, number, nodeID)
