@@ -19,9 +19,9 @@
 //  6. A stored response is given back byte for byte or not at all: it carries the
 //     hash it was committed under, which is checked again on the way out.
 //  7. A token and an attempt id are in no answer but a grant's.
-//  8. Every answer of which the shard is known carries the metadata headers
-//     coordinator-shard and, where the leader is known, coordinator-leader; errors
-//     included.
+//  8. Every answer to a call about one record carries the metadata headers
+//     coordinator-shards, coordinator-shard and, where the leader is known,
+//     coordinator-leader; errors included, once the identity was decoded.
 //
 // # Who may do what
 //

@@ -379,6 +379,9 @@ func TestHeadersNameShardAndLeader(t *testing.T) {
 		if got := header.Get("coordinator-shard"); len(got) != 1 || got[0] != want {
 			t.Errorf("%s: coordinator-shard %v, want %s", name, got, want)
 		}
+		if got := header.Get("coordinator-shards"); len(got) != 1 || got[0] != fmt.Sprint(shardCount) {
+			t.Errorf("%s: coordinator-shards %v, want %d", name, got, shardCount)
+		}
 		if got := header.Get("coordinator-leader"); len(got) != 1 || got[0] != "n1:7420" {
 			t.Errorf("%s: coordinator-leader %v", name, got)
 		}

@@ -19,6 +19,7 @@ import (
 const (
 	ForwardedKey = "coordinator-forwarded"
 	ShardKey     = "coordinator-shard"
+	ShardsKey    = "coordinator-shards"
 	LeaderKey    = "coordinator-leader"
 )
 
@@ -47,7 +48,7 @@ type hop[A any] struct {
 // is. It is for calls about one shard.
 func route[A any](ctx context.Context, s *server, number int, call hop[A]) (A, error) {
 	answer, leader, err := deliver(ctx, s, number, call)
-	header := metadata.Pairs(ShardKey, strconv.Itoa(number))
+	header := metadata.Pairs(ShardKey, strconv.Itoa(number), ShardsKey, strconv.Itoa(s.shards.Shards()))
 	if leader != "" {
 		header.Set(LeaderKey, leader)
 	}

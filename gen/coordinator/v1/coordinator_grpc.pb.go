@@ -34,9 +34,13 @@ const (
 // CoordinatorService admits a guarded operation at most once for each identity.
 //
 // Any node takes any call and forwards it at most once. Every answer, errors
-// included, carries two metadata headers, each where it is known, so that a client
+// included, carries three metadata headers, each where it is known, so that a client
 // can go straight to the leader next time:
 //
+//	coordinator-shards  the number of shards, fixed when the cluster was created: the
+//	                    shard of an identity is the first eight bytes, big-endian,
+//	                    of the SHA-256 of its four parts (the namespace filled in),
+//	                    each behind its length as a varint, modulo this number
 //	coordinator-shard   the number of the shard that the identity belongs to
 //	coordinator-leader  the client address (host:port) of that shard's leader
 //
@@ -169,9 +173,13 @@ func (c *coordinatorServiceClient) Get(ctx context.Context, in *GetRequest, opts
 // CoordinatorService admits a guarded operation at most once for each identity.
 //
 // Any node takes any call and forwards it at most once. Every answer, errors
-// included, carries two metadata headers, each where it is known, so that a client
+// included, carries three metadata headers, each where it is known, so that a client
 // can go straight to the leader next time:
 //
+//	coordinator-shards  the number of shards, fixed when the cluster was created: the
+//	                    shard of an identity is the first eight bytes, big-endian,
+//	                    of the SHA-256 of its four parts (the namespace filled in),
+//	                    each behind its length as a varint, modulo this number
 //	coordinator-shard   the number of the shard that the identity belongs to
 //	coordinator-leader  the client address (host:port) of that shard's leader
 //
