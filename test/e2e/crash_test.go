@@ -22,7 +22,7 @@ func TestKillOne(t *testing.T) {
 	var down time.Duration
 	for range kills {
 		// From right after it serves, or even before, to well into the load.
-		time.Sleep(time.Duration(random.IntN(700)) * time.Millisecond)
+		time.Sleep(time.Duration(random.IntN(600)) * time.Millisecond)
 		must(t, n.Kill())
 		killed := time.Now()
 		must(t, n.Start())

@@ -18,6 +18,7 @@ import (
 
 // TestSecondProcess: a directory is used by one process, and the other one says so.
 func TestSecondProcess(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	c := process.Start(t, programs, 1)
 	n := c.Nodes[0]
 	result, err := process.Run(time.Minute, programs.Coordinator, "--data-dir", n.Dir, "--listen", "127.0.0.1:0")
@@ -36,6 +37,7 @@ func TestSecondProcess(t *testing.T) {
 // TestDamaged: whatever is wrong in the directory, the node says in which file, ends, and
 // leaves everything as it is: never a fresh start in its place.
 func TestDamaged(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	c := process.Start(t, programs, 1)
 	n := c.Nodes[0]
 	log := history.NewRecorder()

@@ -159,6 +159,7 @@ func victims(c *process.Cluster, leader *process.Node, kind string, random *rand
 // TestPausedLeader: a leader that stood still while others took over says nothing stale
 // when it goes on, not even to those who asked while it stood still.
 func TestPausedLeader(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	c := process.Start(t, programs, 3)
 	leader, err := c.LeaderOfMost(30 * time.Second)
 	must(t, err)

@@ -55,6 +55,7 @@ func shards(t *testing.T, c *process.Cluster, asked *process.Node) []shardShown 
 // TestWiped: a node that lost its directory and comes back under its old name and
 // address takes part in nothing until it is told to; what it says leads to that.
 func TestWiped(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	c := process.Start(t, programs, 3, "--join-wait", "5m")
 	l := startLoad(t, c, newSeed(t), 8)
 	probes := startProbes(t, c, l.log)
@@ -186,6 +187,7 @@ func allThere(t *testing.T, c *process.Cluster, asked *process.Node, within time
 // TestOrders: three empty nodes make one cluster, in whatever order they are started, and
 // however late the last one comes.
 func TestOrders(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	for _, order := range [][3]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
 		t.Run(fmt.Sprintf("n%d n%d n%d", order[0]+1, order[1]+1, order[2]+1), func(t *testing.T) {
 			t.Parallel()

@@ -11,13 +11,14 @@ import (
 // TestReturn: a node that was away for a while counts as soon as it is back, as in
 // a rolling restart: the next one that goes costs no more than a change of leader.
 func TestReturn(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	c := process.Start(t, programs, 3)
 	log := history.NewRecorder()
 	probes := startProbes(t, c, log)
 	first, err := c.LeaderOfMost(30 * time.Second)
 	must(t, err)
 	must(t, first.Kill())
-	time.Sleep(6 * time.Second)
+	time.Sleep(7 * time.Second)
 	must(t, first.Start())
 	must(t, first.Serving(serviceWithin))
 	leader, err := c.LeaderOfMost(30 * time.Second)
@@ -32,6 +33,6 @@ func TestReturn(t *testing.T) {
 	must(t, second.Kill())
 	gaps, err := without(log, probes, killed, killed+50*time.Millisecond)
 	must(t, err)
-	t.Logf("each shard without service for %v", gaps)
+	t.Logf("back after 7 s, and %s killed: each shard without service for %v", second.Name, gaps)
 	verify(t, log)
 }
