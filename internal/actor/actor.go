@@ -26,15 +26,16 @@ type Actor struct {
 
 	// What follows belongs to the loop.
 
-	lead     *leadership // nil while this replica does not lead
-	retryAt  time.Time   // when to try again to begin a term; zero for no need
-	inFlight []*proposal
-	again    []*call // to be decided before anything in the mailbox
-	answers  answers
-	parked   parked
-	dirty    []admission.Identity // their waiters are to be looked at
-	paused   bool                 // a handover is under way: propose nothing
-	stopping bool
+	lead      *leadership // nil while this replica does not lead
+	retryAt   time.Time   // when to try again to begin a term; zero for no need
+	inFlight  []*proposal
+	restUntil time.Time // no reclaim is proposed before
+	again     []*call   // to be decided before anything in the mailbox
+	answers   answers
+	parked    parked
+	dirty     []admission.Identity // their waiters are to be looked at
+	paused    bool                 // a handover is under way: propose nothing
+	stopping  bool
 }
 
 // Start starts an actor. It serves whenever its replica leads, until Stop.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/atmostonce/coordinator/internal/admission"
 	"github.com/atmostonce/coordinator/internal/alarm"
+	"github.com/atmostonce/coordinator/internal/raftfsm"
 	"github.com/atmostonce/coordinator/internal/store"
 )
 
@@ -377,6 +378,52 @@ func TestDueRecordsAreReclaimedInBatches(t *testing.T) {
 		stats := s.group.Store().Stats()
 		if stats.Records != [admission.States]uint64{} {
 			t.Errorf("%v records are left by state", stats.Records)
+		}
+	})
+}
+
+// slowReclaims is a group in which every reclaim takes a while.
+type slowReclaims struct {
+	Group
+	takes time.Duration
+	at    []time.Time // when they were proposed
+}
+
+func (g *slowReclaims) Propose(entry []byte, within time.Duration) raft.ApplyFuture {
+	future := g.Group.Propose(entry, within)
+	if decoded, err := raftfsm.DecodeEntry(entry); err != nil || decoded.Reclaim == 0 {
+		return future
+	}
+	g.at = append(g.at, time.Now())
+	return late{future, g.takes}
+}
+
+type late struct {
+	raft.ApplyFuture
+	by time.Duration
+}
+
+func (l late) Error() error {
+	time.Sleep(l.by)
+	return l.ApplyFuture.Error()
+}
+
+func TestReclaimsLeaveRoom(t *testing.T) {
+	slow := &slowReclaims{takes: 10 * time.Millisecond}
+	slower := func(c *Config) { slow.Group, c.Group = c.Group, slow }
+	inBubble(t, slower, func(t *testing.T, s *testShard) {
+		for i := range 2*alarm.ReclaimMax + 1 {
+			s.grant(fmt.Sprint("k", i), time.Second)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if len(slow.at) != 3 {
+			t.Fatalf("there were %d reclaims, want 3", len(slow.at))
+		}
+		for i, at := range slow.at[1:] {
+			if between := at.Sub(slow.at[i]); between != (1+reclaimRest)*slow.takes {
+				t.Errorf("reclaim %d came %v after the one before, which took %v", i+2, between, slow.takes)
+			}
 		}
 	})
 }

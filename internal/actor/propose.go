@@ -19,10 +19,11 @@ type proposal struct {
 	riders      []*call // decided again once the entry has moved the log's clock
 	whenDone    func()  // run by the loop at its end, whatever that is
 
-	term      uint64
-	bytes     int64
-	expiresAt time.Time
-	expired   bool // the callers have been told that the outcome is unknown
+	term       uint64
+	bytes      int64
+	proposedAt time.Time
+	expiresAt  time.Time
+	expired    bool // the callers have been told that the outcome is unknown
 }
 
 // ended is what Raft said of a proposal.
@@ -60,7 +61,7 @@ func (a *Actor) propose(p *proposal) {
 		entry.Commands[i] = c.request.Command
 	}
 	p.term = a.lead.term
-	p.expiresAt = now.Add(a.cfg.ProposalWithin)
+	p.proposedAt, p.expiresAt = now, now.Add(a.cfg.ProposalWithin)
 	a.inFlight = append(a.inFlight, p)
 
 	encoded, err := entry.Encode()
@@ -90,6 +91,9 @@ func (a *Actor) settle(e ended) {
 	}
 	if p.whenDone != nil {
 		defer p.whenDone()
+	}
+	if p.reclaim {
+		a.rest(p, time.Now())
 	}
 	current := a.lead != nil && a.lead.term == p.term
 	result, known := e.response.(*raftfsm.Result)
@@ -201,20 +205,38 @@ func (a *Actor) writeDownAt(now time.Time) time.Time {
 		return time.Time{}
 	}
 	live := a.lead.live(now)
-	if alarm.Due(earliest, live) && a.cfg.Store.Gathered() > a.cfg.GatheredBytesMax/reclaimShare {
-		return now.Add(reclaimPause)
+	if alarm.Due(earliest, live) {
+		if a.cfg.Store.Gathered() > a.cfg.GatheredBytesMax/reclaimShare {
+			return now.Add(reclaimPause)
+		}
+		if now.Before(a.restUntil) {
+			return a.restUntil
+		}
 	}
 	return now.Add(alarm.Wait(earliest, live, a.logged()))
 }
 
+// Nobody waits for a reclaim: every call sees a record as time has made it. So reclaims
+// leave room for those who do wait, in two ways.
+//
 // Records that are over are scattered over the state file, and writing that down costs a
-// page each. Nobody waits for it: every call sees a record as time has made it. So a
-// reclaim is put off while the store has yet to write more than one part in reclaimShare
-// of what it may, and the rest of that is left to those who do wait.
+// page each: a reclaim is put off while the store has yet to write more than one part in
+// reclaimShare of what it may.
+//
+// Very many records may be over at the same moment, and deciding them keeps the
+// processors of all replicas busy: after each reclaim the next one is put off for
+// reclaimRest times as long as that took, which is longer the less there is to spare.
 const (
-	reclaimShare = 4
-	reclaimPause = 20 * time.Millisecond
+	reclaimShare   = 4
+	reclaimPause   = 20 * time.Millisecond
+	reclaimRest    = 3
+	reclaimRestMax = 50 * time.Millisecond
 )
+
+// rest puts the next reclaim off.
+func (a *Actor) rest(p *proposal, now time.Time) {
+	a.restUntil = now.Add(min(reclaimRestMax, reclaimRest*now.Sub(p.proposedAt)))
+}
 
 // writingDown reports whether a reclaim or a tick is in flight.
 func (a *Actor) writingDown() bool {
