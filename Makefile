@@ -13,7 +13,7 @@ PKG ?= ./...
 TESTFLAGS ?=
 FUZZTIME ?= 10s
 
-.PHONY: help build run cluster test lint generate check-generate check-modules tools vulncheck bench fuzz clean
+.PHONY: help build run cluster test lint generate check-generate check-modules tools vulncheck bench scale fuzz clean
 
 help: ## List the commands (the default)
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -59,6 +59,9 @@ vulncheck: ## Look for known vulnerabilities in what is linked (needs vuln.go.de
 
 bench: ## Run the benchmarks (PKG=…, TESTFLAGS=…)
 	go test -run '^$$' -bench . -benchmem $(TESTFLAGS) $(PKG)
+
+scale: ## Prove what is promised of a million records (ten minutes, 1 GiB of disk)
+	COORDINATOR_SCALE=1 go test -count=1 -v -timeout 30m ./test/scale
 
 fuzz: ## Run each fuzzer for a short while (FUZZTIME=10s, PKG=…)
 	@for package in $$(go list $(PKG)); do \

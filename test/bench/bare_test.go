@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -20,69 +19,6 @@ import (
 	"github.com/atmostonce/coordinator/test/load"
 	"github.com/atmostonce/coordinator/test/process"
 )
-
-// disk writes and syncs 4 KiB at a time, which is the least that an acknowledged
-// call costs.
-type disk struct {
-	file  *os.File
-	block []byte
-	at    int64
-	fresh bool // each block is written for the first time, as in a log
-}
-
-const (
-	blockBytes = 4 << 10
-	diskBytes  = 32 << 20
-)
-
-func newDisk(t testing.TB, fresh bool) *disk {
-	t.Helper()
-	d := &disk{block: make([]byte, blockBytes), fresh: fresh}
-	for i := range d.block {
-		d.block[i] = byte(i)
-	}
-	d.open(t)
-	return d
-}
-
-func (d *disk) open(t testing.TB) {
-	t.Helper()
-	file, err := os.Create(filepath.Join(t.TempDir(), "bare"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = file.Close() })
-	if err := preallocate(file, diskBytes); err != nil {
-		t.Fatal(err)
-	}
-	for at := int64(0); !d.fresh && at < diskBytes; at += blockBytes {
-		if _, err := file.WriteAt(d.block, at); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := file.Sync(); err != nil {
-		t.Fatal(err)
-	}
-	d.file, d.at = file, 0
-}
-
-// write writes and syncs one block and says how long it took.
-func (d *disk) write(t testing.TB) time.Duration {
-	t.Helper()
-	if d.at == diskBytes {
-		d.open(t)
-	}
-	began := time.Now()
-	if _, err := d.file.WriteAt(d.block, d.at); err != nil {
-		t.Fatal(err)
-	}
-	if err := syncData(d.file); err != nil {
-		t.Fatal(err)
-	}
-	took := time.Since(began)
-	d.at += blockBytes
-	return took
-}
 
 // echoing is the environment variable that makes a copy of the test program an echo
 // server: a process of its own, as the coordinator is. It prints where it listens.
@@ -178,6 +114,16 @@ func reserve(t testing.TB, client coordinatorv1.CoordinatorServiceClient, key st
 	}
 	if answer.GetGranted() == nil {
 		t.Fatalf("key %s was not granted: %v", key, answer)
+	}
+	return took
+}
+
+// syncOnce writes and syncs one block and says how long it took.
+func syncOnce(t testing.TB, disk *load.Disk) time.Duration {
+	t.Helper()
+	took, err := disk.Write()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return took
 }

@@ -17,7 +17,7 @@ func BenchmarkOneCaller(b *testing.B) {
 	c := load.Start(b, programs(b), 1, 3)
 	node := c.Service(c.Nodes[0].Client, 0)
 	bare := startEcho(b)
-	fresh, written := newDisk(b, true), newDisk(b, false)
+	fresh, written := load.NewDisk(b, true), load.NewDisk(b, false)
 	run := strconv.Itoa(b.N)
 	for i := range 200 { // what is done once is done before
 		reserve(b, node, "warm-"+strconv.Itoa(i))
@@ -26,10 +26,10 @@ func BenchmarkOneCaller(b *testing.B) {
 	var syncs, rewrites, echoes, reserves load.Latencies
 	for i := 0; b.Loop(); i++ {
 		key := run + "-" + strconv.Itoa(i)
-		syncs = append(syncs, fresh.write(b))
+		syncs = append(syncs, syncOnce(b, fresh))
 		echoes = append(echoes, reserve(b, bare, key))
 		reserves = append(reserves, reserve(b, node, key))
-		rewrites = append(rewrites, written.write(b))
+		rewrites = append(rewrites, syncOnce(b, written))
 	}
 	b.ReportMetric(0, "ns/op") // of all four: it says nothing
 	report(b, syncs.Median(), "sync-µs")

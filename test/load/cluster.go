@@ -193,6 +193,7 @@ func (c *Cluster) ShardOf(id *coordinatorv1.Identity) int {
 // depend on who won the first elections.
 func (c *Cluster) Spread(t testing.TB) {
 	t.Helper()
+	var last error
 	deadline := time.Now().Add(30 * time.Second)
 	for time.Now().Before(deadline) {
 		amiss := false
@@ -208,7 +209,7 @@ func (c *Cluster) Spread(t testing.TB) {
 				&coordinatorv1.TransferLeadershipRequest{Shard: &number, ToNode: want.Name})
 			cancel()
 			if err != nil {
-				t.Logf("handing shard %d to %s: %v", number, want.Name, err)
+				last = fmt.Errorf("handing shard %d to %s: %w", number, want.Name, err)
 			}
 		}
 		if !amiss {
@@ -216,5 +217,5 @@ func (c *Cluster) Spread(t testing.TB) {
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	t.Fatal("the shards could not be spread over the nodes")
+	t.Fatalf("the shards could not be spread over the nodes: %v", last)
 }

@@ -186,13 +186,15 @@ func expire(t *testing.T, c *load.Cluster, size size, perSecond float64) {
 		t.Fatalf("making %d reservations took %v: they do not expire in the same second", size.expiring, time.Since(began))
 	}
 	t.Logf("%d reservations in %v, to expire %v later", size.expiring, time.Since(began).Round(time.Millisecond), left.Round(time.Millisecond))
-	const lead = 2 * time.Second
-	if left > lead {
-		time.Sleep(left - lead)
-	}
-
+	// What a Reserve takes at this moment without anything expiring, for comparison.
+	const calm = 3 * time.Second
+	time.Sleep(max(0, time.Until(deadline)-calm))
 	before, terms := ended(t, c), c.Terms(t)
-	probe := c.StartProbe(t, probeEvery)
+	calmly := watch(t, c)
+	time.Sleep(max(0, time.Until(deadline)))
+	before99 := calmly.end(t, fmt.Sprintf("in the %v before", calm)).Quantile(0.99)
+
+	meanwhile := watch(t, c)
 	want := before + uint64(size.expiring)
 	var last time.Duration
 	for end := deadline.Add(expiredAllWithin); ; time.Sleep(100 * time.Millisecond) {
@@ -212,19 +214,64 @@ func expire(t *testing.T, c *load.Cluster, size size, perSecond float64) {
 			break
 		}
 	}
-	latencies, failed := probe.Stop()
+	t.Logf("all written down within %v of the deadline", last.Round(10*time.Millisecond))
+	latencies := meanwhile.end(t, "meanwhile")
 	after := c.Terms(t)
-	t.Logf("all written down within %v of the deadline; Reserve meanwhile: %v, %d failed", last.Round(10*time.Millisecond), latencies, len(failed))
 	t.Logf("terms before %v, after %v", terms, after)
-	if len(failed) > 0 {
-		t.Errorf("%d calls of Reserve failed, the first with: %v", len(failed), failed[0])
-	}
 	if !slices.Equal(terms, after) {
 		t.Errorf("there was an election: terms were %v and are %v", terms, after)
 	}
-	if p99 := latencies.Quantile(0.99); size.full && p99 > reserveP99Max {
+	switch p99 := latencies.Quantile(0.99); {
+	case !size.full || p99 < reserveP99Max:
+	case before99 > reserveP99Max/4:
+		t.Logf("p99 of Reserve is not judged: it was %v before anything expired, something else keeps this machine busy", before99)
+	default:
 		t.Errorf("p99 of Reserve was %v, it should be below %v", p99, reserveP99Max)
 	}
+}
+
+// watched is what is seen from outside over some time: what a Reserve takes, and what
+// a bare sync of the disk does.
+type watched struct {
+	probe *load.Probe
+	stop  chan struct{}
+	syncs chan load.Latencies
+}
+
+func watch(t *testing.T, c *load.Cluster) *watched {
+	t.Helper()
+	disk := load.NewDisk(t, true)
+	w := &watched{probe: c.StartProbe(t, probeEvery), stop: make(chan struct{}), syncs: make(chan load.Latencies)}
+	go func() {
+		var syncs load.Latencies
+		for {
+			select {
+			case <-w.stop:
+				w.syncs <- syncs
+				return
+			case <-time.After(probeEvery):
+				took, err := disk.Write()
+				if err != nil {
+					t.Error(err)
+				}
+				syncs = append(syncs, took)
+			}
+		}
+	}()
+	return w
+}
+
+// end returns what the calls of Reserve took. All must have been answered.
+func (w *watched) end(t *testing.T, when string) load.Latencies {
+	t.Helper()
+	close(w.stop)
+	syncs := <-w.syncs
+	latencies, failed := w.probe.Stop()
+	t.Logf("%s: Reserve %v, %d failed; bare sync %v", when, latencies, len(failed), syncs)
+	if len(failed) > 0 {
+		t.Errorf("%s: %d calls of Reserve failed, the first with: %v", when, len(failed), failed[0])
+	}
+	return latencies
 }
 
 // ended counts the records whose time is over, as written down.
