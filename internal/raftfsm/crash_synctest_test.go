@@ -327,7 +327,7 @@ func TestReconcile(t *testing.T) {
 			if err := log.SetUint64(keyCurrentTerm, max(2, c.applied.Term)); err != nil {
 				t.Fatal(err)
 			}
-			watched := &logStore{log: log, watchdog: newWatchdog(dir, func(error) {}), fatal: func(err error) { t.Error(err) }}
+			watched := &logStore{log: log, watchdog: newWatchdog(dir, func(error) {}), fatal: func(err error) { t.Error(err) }, applied: func() (uint64, uint64) { return 0, 0 }}
 			defer watched.watchdog.close()
 			err = reconcile(dir, watched, m.store, discard())
 			if c.refused {

@@ -77,18 +77,33 @@ func checkIndex(dir string, there bool) error {
 	return nil
 }
 
-// walLog is a WAL that closes its metadata with it, which the WAL itself leaves
-// open and locked.
+// walLog is a WAL whose entries are sealed, and that closes its metadata with it, which
+// the WAL itself leaves open and locked.
 type walLog struct {
 	*wal.WAL
 	meta *metadb.BoltMetaDB
 }
 
+// StoreLog implements raft.LogStore.
+func (l *walLog) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft.Log{log}) }
+
+// StoreLogs implements raft.LogStore.
+func (l *walLog) StoreLogs(logs []*raft.Log) error { return l.WAL.StoreLogs(sealed(logs)) }
+
+// GetLog implements raft.LogStore.
+func (l *walLog) GetLog(index uint64, log *raft.Log) error {
+	if err := l.WAL.GetLog(index, log); err != nil {
+		return err
+	}
+	return unseal(log)
+}
+
 // Close closes log and metadata.
 func (l *walLog) Close() error { return errors.Join(l.WAL.Close(), l.meta.Close()) }
 
-// logStore is the log as raft uses it: watched, closed only when nobody is in a
-// call, and fatal on a failed write.
+// logStore is the log as raft uses it: watched, closed only when nobody is in a call,
+// and fatal on a failed write, on an entry that cannot be read back, and on a cut that
+// would take back what the state has applied.
 //
 // A write that has failed may have reached the disk or not, and the kernel may
 // report a later sync as good; raft would go on as a follower that can never store
@@ -97,6 +112,9 @@ type logStore struct {
 	log      durableLog
 	watchdog *watchdog
 	fatal    func(error)
+	// applied returns the last index that the state has applied, and the one at which
+	// it was installed.
+	applied func() (index, installed uint64)
 
 	// appended counts the data bytes of the entries stored since the start.
 	appended atomic.Int64
@@ -157,7 +175,13 @@ func (l *logStore) LastIndex() (index uint64, err error) {
 
 // GetLog implements [raft.LogStore].
 func (l *logStore) GetLog(index uint64, log *raft.Log) error {
-	return l.read("a read of the log", func() error { return l.log.GetLog(index, log) })
+	err := l.read("a read of the log", func() error { return l.log.GetLog(index, log) })
+	if err == nil || errors.Is(err, raft.ErrLogNotFound) || errors.Is(err, errLogClosed) {
+		return err
+	}
+	err = fmt.Errorf("log entry %d: %w", index, err)
+	l.fatal(err)
+	return err
 }
 
 // StoreLog implements [raft.LogStore].
@@ -177,9 +201,35 @@ func (l *logStore) StoreLogs(logs []*raft.Log) error {
 	return nil
 }
 
-// DeleteRange implements [raft.LogStore].
+// DeleteRange implements [raft.LogStore]: raft cuts the beginning once it is in the state,
+// the end where a leader's log says otherwise, and all of it once a state has been
+// installed in its place.
 func (l *logStore) DeleteRange(first, last uint64) error {
+	if err := l.contradiction(first, last); err != nil {
+		if errors.Is(err, ErrDiverged) {
+			l.fatal(err)
+		}
+		return err
+	}
 	return l.write("a cut of the log", func() error { return l.log.DeleteRange(first, last) })
+}
+
+// contradiction returns an error where the end of the log is to be cut off although the
+// state has applied it. What is applied was committed, so a majority had it; a leader
+// that does not have it was elected by nodes that have lost it. Following that leader
+// would leave this replica with a state that is not its log's, for good.
+func (l *logStore) contradiction(first, last uint64) error {
+	end, err := l.LastIndex()
+	if err != nil {
+		return err
+	}
+	applied, installed := l.applied()
+	if last < end || first > applied || applied == installed {
+		return nil
+	}
+	return fmt.Errorf("%w: the leader's log says otherwise from entry %d on, and the state has applied %d; "+
+		"a majority has lost what it had acknowledged (was a data directory lost, or an older copy put back?)",
+		ErrDiverged, first, applied)
 }
 
 // IsMonotonic implements [raft.MonotonicLogStore]: there are no gaps, so raft empties

@@ -78,7 +78,9 @@ func (g *Group) open() error {
 		return err
 	}
 	g.files = files
-	g.log = &logStore{log: log, watchdog: g.watchdog, fatal: g.cfg.Fatal}
+	g.log = &logStore{log: log, watchdog: g.watchdog, fatal: g.cfg.Fatal, applied: func() (index, installed uint64) {
+		return g.store.Applied().Index, g.store.InstalledAt()
+	}}
 	if err := reconcile(g.cfg.Dir, g.log, g.store, g.cfg.Logger); err != nil {
 		return err
 	}

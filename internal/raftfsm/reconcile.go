@@ -58,13 +58,25 @@ func reconcile(dir string, log *logStore, state *store.Store, logger *slog.Logge
 	}
 	switch {
 	case wrong == "":
-		return nil
+		return readable(dir, log, max(first, applied.Index+1), last)
 	case !installed:
 		return fmt.Errorf("%s: %w: %s; a file was lost or put back", dir, ErrDiverged, wrong)
 	}
 	logger.Info("emptying the log of before the state was installed", "dir", dir, "first", first, "last", last, "applied", applied.Index)
 	if err := log.DeleteRange(first, last); err != nil {
 		return fmt.Errorf("%s: emptying the log: %w", dir, err)
+	}
+	return nil
+}
+
+// readable sees that the entries that are to be applied can be: better now, with
+// a name, than in the middle of serving.
+func readable(dir string, log *logStore, first, last uint64) error {
+	var entry raft.Log
+	for index := first; index <= last; index++ {
+		if err := log.GetLog(index, &entry); err != nil {
+			return fmt.Errorf("%s: log entry %d: %w", dir, index, err)
+		}
 	}
 	return nil
 }
