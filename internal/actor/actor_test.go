@@ -150,7 +150,7 @@ func TestFullIsANamedRefusal(t *testing.T) {
 		inBubble(t, func(c *Config) { c.WaitersPerKeyMax = 2 }, func(t *testing.T, s *testShard) {
 			token := s.grant("k", time.Minute)
 			waiters := []*waiter{s.wait(t.Context(), "k", time.Minute), s.wait(t.Context(), "k", time.Minute)}
-			if w := s.wait(t.Context(), "k", time.Minute); !w.isDone() || !errors.Is(w.err, ErrOverloaded) {
+			if w := s.wait(t.Context(), "k", time.Minute); !w.isDone() || !errors.Is(w.err, ErrKeyWaitersFull) {
 				t.Errorf("one over the limit got %v", w.err)
 			}
 			s.mustSubmit(commit("k", token, "x"))
@@ -164,7 +164,7 @@ func TestFullIsANamedRefusal(t *testing.T) {
 			s.grant("k", time.Minute)
 			s.grant("l", time.Minute)
 			w := s.wait(t.Context(), "k", time.Second)
-			if w := s.wait(t.Context(), "l", time.Minute); !w.isDone() || !errors.Is(w.err, ErrOverloaded) {
+			if w := s.wait(t.Context(), "l", time.Minute); !w.isDone() || !errors.Is(w.err, ErrWaitersFull) {
 				t.Errorf("one over the limit got %v", w.err)
 			}
 			<-w.done
@@ -176,7 +176,7 @@ func TestFullIsANamedRefusal(t *testing.T) {
 		for _, test := range []struct {
 			bytes int64
 			want  error
-		}{{60, nil}, {41, ErrOverloaded}, {40, nil}, {0, ErrOverloaded}} {
+		}{{60, nil}, {41, ErrMailboxFull}, {40, nil}, {0, ErrMailboxFull}} {
 			if err := m.put(newCall(Request{}, test.bytes)); !errors.Is(err, test.want) {
 				t.Errorf("%d bytes: %v, want %v", test.bytes, err, test.want)
 			}
@@ -198,7 +198,7 @@ func TestWhatBefallsAnEntry(t *testing.T) {
 		want    error
 		applied bool
 	}{
-		{"queue is full", fate{err: raft.ErrEnqueueTimeout}, ErrOverloaded, false},
+		{"queue is full", fate{err: raft.ErrEnqueueTimeout}, ErrLogBehind, false},
 		{"not the leader", fate{err: raft.ErrNotLeader}, ErrNoLeader, false},
 		{"handing over", fate{err: raft.ErrLeadershipTransferInProgress}, ErrNoLeader, false},
 		{"leadership lost, applied", fate{reaches: true, err: raft.ErrLeadershipLost}, ErrOutcomeUnknown, true},

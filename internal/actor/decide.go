@@ -85,7 +85,7 @@ func (a *Actor) decide(tx *store.Tx, next *proposal, c *call, now time.Time) {
 	decision := admission.Decide(view, admission.Instant{Now: live}, c.request.Command)
 	if crossed || decision.Record != nil || decision.Deleted {
 		if a.cfg.Store.Gathered() > a.cfg.GatheredBytesMax {
-			c.fail(ErrOverloaded)
+			c.fail(ErrStoreBehind)
 			return
 		}
 		next.commands = append(next.commands, c)
@@ -98,8 +98,8 @@ func (a *Actor) decide(tx *store.Tx, next *proposal, c *call, now time.Time) {
 		return
 	}
 	if answer.Outcome == admission.OutcomeCommitted {
-		if answer.Response.Stored, err = tx.Response(admission.Look(view.Record, live)); err != nil {
-			c.fail(ErrNoLeader)
+		var read bool
+		if answer.Response.Stored, read = a.response(tx, c, admission.Look(view.Record, live)); !read {
 			return
 		}
 	}
@@ -113,9 +113,8 @@ func (a *Actor) look(tx *store.Tx, c *call, record *admission.Record) {
 		return
 	}
 	if c.request.Body && record.State == admission.StateCommitted {
-		stored, err := tx.Response(record)
-		if err != nil {
-			c.fail(ErrNoLeader)
+		stored, read := a.response(tx, c, record)
+		if !read {
 			return
 		}
 		record = record.Clone()
@@ -126,6 +125,21 @@ func (a *Actor) look(tx *store.Tx, c *call, record *admission.Record) {
 		answer.Since = record.EndedAt
 	}
 	a.answers.add(c, answer, record)
+}
+
+// response reads the stored response of a record, or fails the call. One that there is
+// no room for is not even read: a call is small, and what it asks for may be large.
+func (a *Actor) response(tx *store.Tx, c *call, record *admission.Record) ([]byte, bool) {
+	if room := c.request.Room; room != nil && !room(int(record.Response.Bytes)) {
+		c.fail(ErrNoRoom)
+		return nil, false
+	}
+	stored, err := tx.Response(record)
+	if err != nil {
+		c.fail(ErrNoLeader)
+		return nil, false
+	}
+	return stored, true
 }
 
 // crosses reports whether the stored record changes between two readings of the clock

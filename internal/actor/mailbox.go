@@ -30,7 +30,7 @@ func (m *mailbox) put(c *call) error {
 	case m.refuse != nil:
 		return m.refuse
 	case len(m.calls) >= m.callsMax, m.bytes+c.bytes > m.bytesMax:
-		return ErrOverloaded
+		return ErrMailboxFull
 	}
 	m.calls = append(m.calls, c)
 	m.bytes += c.bytes

@@ -104,7 +104,7 @@ func (a *Actor) settle(e ended) {
 	case e.err == nil && known && result != nil: // refused as of another term
 		p.fail(ErrNoLeader, ErrNoLeader)
 	case errors.Is(e.err, raft.ErrEnqueueTimeout):
-		p.fail(ErrOverloaded, ErrOverloaded)
+		p.fail(ErrLogBehind, ErrLogBehind)
 	case e.err != nil && raftfsm.Classify(e.err) == raftfsm.NotApplied:
 		p.fail(ErrNoLeader, ErrNoLeader)
 	default:

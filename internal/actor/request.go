@@ -2,6 +2,7 @@ package actor
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/atmostonce/coordinator/internal/admission"
@@ -15,10 +16,21 @@ var (
 	ErrNoLeader = errors.New("actor: this replica does not lead the shard")
 	// ErrShuttingDown: the replica is closing. The request was not applied.
 	ErrShuttingDown = errors.New("actor: shutting down")
-	// ErrOverloaded: a queue is full. The request was not applied.
+	// ErrOverloaded: a queue is full; the errors below say which. The request was not
+	// applied.
 	ErrOverloaded = errors.New("actor: overloaded")
 	// ErrOutcomeUnknown: the request was proposed, and may or may not be applied.
 	ErrOutcomeUnknown = errors.New("actor: outcome unknown")
+)
+
+// What is full. Each is an ErrOverloaded.
+var (
+	ErrMailboxFull    = fmt.Errorf("%w: the mailbox is full", ErrOverloaded)
+	ErrWaitersFull    = fmt.Errorf("%w: as many calls wait in the shard as may", ErrOverloaded)
+	ErrKeyWaitersFull = fmt.Errorf("%w: as many calls wait for the key as may", ErrOverloaded)
+	ErrStoreBehind    = fmt.Errorf("%w: the store has too much to write", ErrOverloaded)
+	ErrLogBehind      = fmt.Errorf("%w: the log takes no entry in time", ErrOverloaded)
+	ErrNoRoom         = fmt.Errorf("%w: the caller has no room for the answer", ErrOverloaded)
 )
 
 // Request is one call as the shard sees it. It is one of three: a Command, a look
@@ -29,6 +41,10 @@ type Request struct {
 	Get     *admission.Identity
 	// Body asks for the stored response along with what Get finds.
 	Body bool
+	// Room is asked before a stored response of so many bytes is read for the answer;
+	// false is ErrNoRoom. It must not block, and may be called after the caller has
+	// gone. Nil: there is room. An answer that comes out of the log is not asked about.
+	Room func(bytes int) bool
 
 	// Wait holds a pending answer to a Reserve back for as long, from Received.
 	Wait time.Duration

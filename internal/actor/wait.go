@@ -22,8 +22,12 @@ func (a *Actor) park(c *call, pending admission.Answer, now time.Time) {
 	id := c.request.Command.On()
 	queue := a.parked.queues[id]
 	if c.ticket == 0 {
-		if len(a.parked.sleep) >= a.cfg.WaitersMax || len(queue) >= a.cfg.WaitersPerKeyMax {
-			c.fail(ErrOverloaded)
+		switch {
+		case len(queue) >= a.cfg.WaitersPerKeyMax:
+			c.fail(ErrKeyWaitersFull)
+			return
+		case len(a.parked.sleep) >= a.cfg.WaitersMax:
+			c.fail(ErrWaitersFull)
 			return
 		}
 		a.parked.tickets++
