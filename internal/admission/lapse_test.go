@@ -206,6 +206,31 @@ func TestEndedAttemptsAreRemembered(t *testing.T) {
 			t.Error("something is left after ten minutes")
 		}
 	})
+	// Who speaks up late ends again, by then: its id is remembered from there on, once.
+	t.Run("a late word is the end", func(t *testing.T) {
+		for name, onLapse := range map[string]admission.OnLapse{"lapsed": admission.Reopen, "in doubt": admission.Hold} {
+			d := newDesk(t)
+			c := d.reserve(label(0))
+			c.Retention, c.OnLapse = time.Hour, onLapse
+			token := d.grant(c)
+			d.after(admission.PendingTTLDefault + 9*time.Minute)
+			commit := d.commit(token, 1)
+			commit.Retention = time.Second
+			d.do(commit, admission.None)
+			if n := len(d.see(admission.StateCommitted).Ended); n != 1 {
+				t.Errorf("%s: the attempt is kept %d times", name, n)
+			}
+			d.after(10*time.Minute - 1)
+			d.see(admission.StateNone)
+			if !known(d, 0) {
+				t.Errorf("%s: forgotten within ten minutes of its word", name)
+			}
+			d.after(1)
+			if known(d, 0) {
+				t.Errorf("%s: still known", name)
+			}
+		}
+	})
 	// What is forgotten may be granted again, and is then an attempt like any other.
 	t.Run("granted again", func(t *testing.T) {
 		d := newDesk(t)
