@@ -36,7 +36,11 @@
 //     (package peer).
 //  5. What is on disk is never taken for a fresh start: whatever node.json is missing,
 //     damaged or somebody else's is an error that names the file.
-//  6. No Hello changes a Raft configuration: who is a member of a running cluster
+//  6. Two processes never report the same number of starts of one directory, unless the
+//     directory was copied or restored between them.
+//  7. A directory whose process was told that another one is newer is not used again: being
+//     started once more would make it look newer, and the two would take turns.
+//  8. No Hello changes a Raft configuration: who is a member of a running cluster
 //     is read from there, and heard of otherwise only by nodes that are not in it yet.
 //
 // # Failures

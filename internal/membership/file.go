@@ -37,6 +37,12 @@ type State struct {
 	NodeID      string `json:"node_id"`
 	Incarnation string `json:"incarnation"`
 	Shards      int    `json:"shards"`
+	// Starts is how many processes have used the directory so far; see [File.CountStart].
+	// Files from before it was counted have none, which is 0.
+	Starts uint64 `json:"starts,omitempty"`
+	// Superseded says that another process ran under the same identity and is newer: it
+	// acknowledged what this directory lacks. Empty: none is known of.
+	Superseded string `json:"superseded,omitempty"`
 	// ClusterID is empty until the node belongs to a cluster.
 	ClusterID string `json:"cluster_id,omitempty"`
 	// Founder says that this node begins the shards' logs.
@@ -139,6 +145,11 @@ func Open(dir, nodeID string, shards, shardsDefault int) (*File, error) {
 	if err := f.state.check(); err != nil {
 		return nil, fmt.Errorf("%s is damaged, or of another program: it %w", f.path, err)
 	}
+	if f.state.Superseded != "" {
+		return nil, fmt.Errorf("data directory %s lacks what another process acknowledged that ran under the same identity (%s), and is not used again. "+
+			"If that process is to go on, delete this directory; otherwise end it too, start with an empty directory and run `coordctl members replace %s`",
+			dir, f.state.Superseded, f.state.NodeID)
+	}
 	if f.state.NodeID != nodeID {
 		return nil, fmt.Errorf("data directory %s belongs to node %q, and this node is %q (%s)", dir, f.state.NodeID, nodeID, f.path)
 	}
@@ -213,6 +224,20 @@ func (f *File) State() State {
 	state := f.state
 	state.Members = slices.Clone(state.Members)
 	return state
+}
+
+// CountStart counts this process among those that have used the directory, and returns
+// how many there are. Peers tell processes apart by it (package peer), so it is on disk
+// before the process uses a port.
+func (f *File) CountStart() (uint64, error) {
+	err := f.update(func(s *State) { s.Starts++ })
+	return f.State().Starts, err
+}
+
+// Supersede notes that another process is newer under the same identity, and why that
+// is known. The directory is not used again after that.
+func (f *File) Supersede(why string) error {
+	return f.update(func(s *State) { s.Superseded = why })
 }
 
 // ShardsCreated notes that every shard has been made. It returns once that is on disk.

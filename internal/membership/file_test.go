@@ -32,6 +32,56 @@ func TestFileIsKept(t *testing.T) {
 	}
 }
 
+// Invariant 6.
+func TestStartsAreCounted(t *testing.T) {
+	dir := t.TempDir()
+	for want := uint64(1); want < 4; want++ {
+		f, err := Open(dir, "n1", 0, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := f.CountStart(); err != nil || got != want {
+			t.Errorf("start %d: got %d, %v", want, got, err)
+		}
+	}
+	// A file from before starts were counted.
+	path := filepath.Join(dir, FileName)
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := strings.Replace(string(content), ",\n  \"starts\": 3", "", 1)
+	if before == string(content) {
+		t.Fatalf("no starts in %s", content)
+	}
+	if err := os.WriteFile(path, []byte(before), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := Open(dir, "n1", 0, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := f.CountStart(); err != nil || got != 1 {
+		t.Errorf("got %d, %v", got, err)
+	}
+}
+
+// Invariant 7.
+func TestSupersededDirectoryIsNotUsedAgain(t *testing.T) {
+	dir := t.TempDir()
+	f, err := Open(dir, "n1", 0, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Supersede("start 7 of it was met"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(dir, "n1", 0, 3); err == nil || !strings.Contains(err.Error(), "start 7 of it was met") ||
+		!strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "coordctl members replace n1") {
+		t.Errorf("got %v", err)
+	}
+}
+
 // Before there is a cluster a wrong number can still be put right.
 func TestShardsCanChangeBeforeThereIsACluster(t *testing.T) {
 	dir := t.TempDir()
