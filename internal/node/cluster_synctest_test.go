@@ -565,7 +565,7 @@ func TestStrangersAtThePeerPort(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			text := []string{"", "GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01\x02\x00", strings.Repeat("\xff", 1<<16), "\xadACP\x01\x01\xff\xff"}[i%5]
+			text := []string{"", "GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01\x02\x00", strings.Repeat("\xff", 1<<16), "\xadACP\x02\x01\xff\xff"}[i%5]
 			go func() { _, _ = conn.Write([]byte(text)) }()
 			defer conn.Close()
 		}
@@ -573,5 +573,116 @@ func TestStrangersAtThePeerPort(t *testing.T) {
 		w.admits("k", "n1", "n2", "n3")
 		time.Sleep(time.Minute)
 		w.admits("l", "n1", "n2", "n3")
+	})
+}
+
+// copyOf copies a node's directory and returns what starts a node on the copy, under
+// another address.
+func (w *world) copyOf(name, host string) func(*Config) {
+	w.t.Helper()
+	dir := filepath.Join(w.t.TempDir(), "copy")
+	if err := os.CopyFS(dir, os.DirFS(w.dirs[name])); err != nil {
+		w.t.Fatal(err)
+	}
+	return func(c *Config) {
+		c.DataDir = dir
+		c.Listen, c.PeerListen, c.PeerAdvertise = host+":7420", host+":7430", host+":7430"
+	}
+}
+
+// ends waits until a node cannot go on, and lets it stop.
+func (w *world) ends(n *Node, within time.Duration) error {
+	w.t.Helper()
+	select {
+	case <-n.Done():
+	case <-time.After(within):
+		w.t.Fatalf("%s goes on after %v", n.cfg.DataDir, within)
+	}
+	if err := n.Stop(context.Background()); err != nil {
+		w.t.Errorf("stop %s: %v", n.cfg.DataDir, err)
+	}
+	return n.Err()
+}
+
+// Two processes of one server do not both count: the older one ends, and with only it
+// and one other node there is no majority.
+func TestCopyOfARunningNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		for _, name := range []string{"n1", "n2", "n3"} {
+			w.start(name, nil)
+		}
+		w.serving()
+		w.admits("k", "n1", "n2", "n3")
+		original := w.nodes["n3"]
+		elsewhere := w.copyOf("n3", "copy")
+		copied := w.start("n3", elsewhere)
+		err := w.ends(original, 10*time.Second)
+		var superseded *peer.SupersededError
+		if !errors.As(err, &superseded) || !strings.Contains(err.Error(), "another process runs, or ran later") {
+			t.Errorf("the original ended with %v", err)
+		}
+		w.serving()
+		w.admits("l", "n1", "n2")
+		if err := copied.Err(); err != nil {
+			t.Errorf("the copy: %v", err)
+		}
+		w.stop("n3")
+
+		// The original would look newer than the copy after two more starts.
+		if _, err := Start(t.Context(), w.config("n3")); err == nil || !strings.Contains(err.Error(), "is not used again") {
+			t.Errorf("the original, started again: %v", err)
+		}
+		w.stop("n2")
+		time.Sleep(10 * time.Second)
+		if _, err := w.reserve("n1", "m"); err == nil {
+			t.Error("one node acknowledged a reservation")
+		}
+	})
+}
+
+// Of two copies that were started equally often the first one is kept.
+func TestTwoCopiesOfAStoppedNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		for _, name := range []string{"n1", "n2", "n3"} {
+			w.start(name, nil)
+		}
+		w.serving()
+		w.stop("n3")
+		elsewhere := w.copyOf("n3", "copy")
+		first := w.start("n3", nil)
+		w.serving()
+		second := w.start("n3", elsewhere)
+		w.nodes["n3"] = first
+		var superseded *peer.SupersededError
+		if err := w.ends(second, 10*time.Second); !errors.As(err, &superseded) {
+			t.Errorf("the second ended with %v", err)
+		}
+		w.serving()
+		w.admits("k", "n1", "n2", "n3")
+	})
+}
+
+// A node that is started again is taken by the others at once, however often.
+func TestRestartsAreNotRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		for _, name := range []string{"n1", "n2", "n3"} {
+			w.start(name, nil)
+		}
+		w.serving()
+		for i := range 5 {
+			w.stop("n3")
+			w.start("n3", nil)
+			began := time.Now()
+			w.serving()
+			if took := time.Since(began); took > 3*time.Second {
+				t.Errorf("restart %d: back after %v", i, took)
+			}
+		}
+		if text := w.log.String(); strings.Contains(text, "two processes under one identity") || strings.Contains(text, "superseded") {
+			t.Error("a restart was taken for a copy")
+		}
 	})
 }

@@ -107,6 +107,10 @@ func (n *Node) prepare(ctx context.Context) (err error) {
 	if err := n.file.CheckPeers(cfg.Peers); err != nil {
 		return err
 	}
+	starts, err := n.file.CountStart()
+	if err != nil {
+		return err
+	}
 	state := n.file.State()
 	n.shards = newShards(state.Shards)
 
@@ -125,7 +129,7 @@ func (n *Node) prepare(ctx context.Context) (err error) {
 		}
 		peerAddress = advertised(set, peers.Addr(), hostname)
 	}
-	if err := n.openPort(&state, peers, peerAddress); err != nil {
+	if err := n.openPort(&state, peer.NewLife(starts), peers, peerAddress); err != nil {
 		return errors.Join(err, peers.Close())
 	}
 	return n.register()
@@ -148,7 +152,7 @@ func hostname() string {
 	return name
 }
 
-func (n *Node) openPort(state *membership.State, listener net.Listener, peerAddress string) (err error) {
+func (n *Node) openPort(state *membership.State, life peer.Life, listener net.Listener, peerAddress string) (err error) {
 	cfg := membership.Default()
 	cfg.File = n.file
 	cfg.PeerAddress = peerAddress
@@ -165,9 +169,10 @@ func (n *Node) openPort(state *membership.State, listener net.Listener, peerAddr
 	port := peer.Default()
 	port.Listener = listener
 	port.Dial = n.cfg.Dial
-	port.Self = state.ID()
+	port.Self, port.Life = state.ID(), life
 	port.Advertise = peerAddress
 	port.Hello = n.membership.Hello
+	port.Superseded = n.supersede
 	port.AddressOf = n.membership.Directory().Find
 	port.Logger = n.cfg.Logger
 	n.port, err = peer.Listen(port)
@@ -185,10 +190,8 @@ func (n *Node) register() error {
 		Logger:      n.cfg.Logger,
 	}
 	n.public, n.internal = newServer(&n.cfg), newServer(&n.cfg)
-	for _, server := range []*grpc.Server{n.public, n.internal} {
-		if err := rpc.Register(server, calls); err != nil {
-			return err
-		}
+	if err := rpc.Register(calls, n.public, n.internal); err != nil {
+		return err
 	}
 	n.registerPublic(n.public)
 	if n.cfg.HTTPListen == "" {
@@ -322,6 +325,23 @@ func (n *Node) fail(err error) {
 		n.failure = err
 		close(n.failed)
 	})
+}
+
+// supersede ends the node for good: another process is newer under its identity.
+func (n *Node) supersede(err error) {
+	noted := after(func() {
+		if err := n.file.Supersede(err.Error()); err != nil {
+			n.cfg.Logger.Error("could not note that this data directory must not be used again", "error", err)
+		}
+	})
+	// A disk that hangs does not keep the node alive.
+	timer := time.NewTimer(time.Second)
+	defer timer.Stop()
+	select {
+	case <-noted:
+	case <-timer.C:
+	}
+	n.fail(err)
 }
 
 // Done is closed when the node cannot go on; the process should end. See [Node.Err].

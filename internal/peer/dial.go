@@ -15,11 +15,11 @@ import (
 func (p *Port) Hello(ctx context.Context, hostPort string, say HelloMessage) (HelloMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.HandshakeTimeout)
 	defer cancel()
-	conn, err := p.connect(ctx, Header{Kind: KindHello}, hostPort)
+	conn, life, err := p.connect(ctx, Header{Kind: KindHello}, hostPort)
 	if err != nil {
 		return HelloMessage{}, err
 	}
-	tracked, err := p.dialed.adopt(conn, false)
+	tracked, err := p.dialed.adopt(conn, process{}, false)
 	if err != nil {
 		_ = conn.Close()
 		return HelloMessage{}, err
@@ -30,26 +30,41 @@ func (p *Port) Hello(ctx context.Context, hostPort string, say HelloMessage) (He
 	if err := writeHello(conn, say); err != nil {
 		return HelloMessage{}, fmt.Errorf("say hello to %s: %w", hostPort, cause(ctx, err))
 	}
-	answer, err := readHello(conn)
+	heard, err := readHello(conn)
 	if err != nil {
 		return HelloMessage{}, fmt.Errorf("hello from %s: %w", hostPort, cause(ctx, err))
 	}
-	return answer, nil
+	if heard.ClusterID != "" && heard.ClusterID == p.Cluster() {
+		if err := p.meet(process{heard.Self.ID(), life}, hostPort); err != nil {
+			return HelloMessage{}, fmt.Errorf("hello from %s: %w", hostPort, err)
+		}
+	}
+	return heard, nil
 }
 
 // CallDial connects to the internal gRPC server of another node, for
 // grpc.WithContextDialer. The address is a host:port or one as [Address] returns.
 func (p *Port) CallDial(ctx context.Context, target raft.ServerID, address string) (net.Conn, error) {
-	conn, err := p.connect(ctx, Header{Kind: KindCall, Target: target}, p.locate(target, HostPort(raft.ServerAddress(address))))
+	return p.open(ctx, p.dialed, Header{Kind: KindCall, Target: target}, p.locate(target, HostPort(raft.ServerAddress(address))))
+}
+
+// open connects to a server of this cluster, unless what answers for it is not its newest
+// process.
+func (p *Port) open(ctx context.Context, from *inlet, h Header, hostPort string) (net.Conn, error) {
+	conn, life, err := p.connect(ctx, h, hostPort)
 	if err != nil {
 		return nil, err
 	}
-	tracked, err := p.dialed.adopt(conn, false)
-	if err != nil {
-		_ = conn.Close()
-		return nil, err
+	far := process{h.Target, life}
+	err = p.meet(far, hostPort)
+	if err == nil {
+		var tracked *connection
+		if tracked, err = from.adopt(conn, far, false); err == nil {
+			return tracked, nil
+		}
 	}
-	return tracked, nil
+	_ = conn.Close()
+	return nil, fmt.Errorf("peer: open %s to %s: %w", h.Kind, hostPort, err)
 }
 
 // Addresses resolves server ids for raft.NetworkTransport: it answers for the servers
@@ -82,18 +97,15 @@ func (p *Port) locate(id raft.ServerID, otherwise string) string {
 }
 
 // connect dials, sends the header and waits for the answer. The connection it returns
-// has no deadline, and belongs to the caller.
-func (p *Port) connect(ctx context.Context, h Header, hostPort string) (net.Conn, error) {
+// has no deadline, and belongs to the caller; life is that of the process at the far end.
+func (p *Port) connect(ctx context.Context, h Header, hostPort string) (_ net.Conn, life Life, err error) {
 	if hostPort == "" {
-		return nil, errors.New("peer: no address to dial")
+		return nil, Life{}, errors.New("peer: no address to dial")
 	}
-	h.Sender = p.cfg.Self
-	if h.Kind != KindHello {
-		h.Cluster = p.Cluster()
-	}
+	h.Sender, h.Life, h.Cluster = p.cfg.Self, p.cfg.Life, p.Cluster()
 	header, err := h.Encode()
 	if err != nil {
-		return nil, err
+		return nil, Life{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.HandshakeTimeout)
 	defer cancel()
@@ -101,13 +113,13 @@ func (p *Port) connect(ctx context.Context, h Header, hostPort string) (net.Conn
 	defer stop()
 	conn, err := p.cfg.Dial(ctx, hostPort)
 	if err != nil {
-		return nil, fmt.Errorf("peer: dial %s: %w", hostPort, err)
+		return nil, Life{}, fmt.Errorf("peer: dial %s: %w", hostPort, err)
 	}
 	release := cutWhenDone(ctx, conn)
-	status, reason, err := exchange(conn, header)
+	got, err := exchange(conn, header)
 	release()
-	if err == nil && status != StatusOK {
-		err = &RefusedError{Address: hostPort, Target: h.Target, Status: status, Reason: reason}
+	if err == nil && got.status != StatusOK {
+		err = &RefusedError{Address: hostPort, Target: h.Target, Status: got.status, Reason: got.reason}
 	}
 	if err == nil {
 		err = cause(ctx, conn.SetDeadline(time.Time{}))
@@ -115,18 +127,21 @@ func (p *Port) connect(ctx context.Context, h Header, hostPort string) (net.Conn
 	if err != nil {
 		_ = conn.Close()
 		if refused := (*RefusedError)(nil); errors.As(err, &refused) {
-			return nil, err
+			if refused.Status == StatusSuperseded {
+				p.superseded(fmt.Sprintf("%s says that %s", hostPort, refused.Reason))
+			}
+			return nil, Life{}, err
 		}
-		return nil, fmt.Errorf("peer: open %s to %s: %w", h.Kind, hostPort, cause(ctx, err))
+		return nil, Life{}, fmt.Errorf("peer: open %s to %s: %w", h.Kind, hostPort, cause(ctx, err))
 	}
-	return conn, nil
+	return conn, got.life, nil
 }
 
-func exchange(conn net.Conn, header []byte) (Status, string, error) {
+func exchange(conn net.Conn, header []byte) (answer, error) {
 	if _, err := conn.Write(header); err != nil {
-		return 0, "", err
+		return answer{}, err
 	}
-	return readStatus(conn)
+	return readAnswer(conn)
 }
 
 // cutWhenDone makes reads and writes fail once ctx is done. The function it returns

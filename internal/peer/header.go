@@ -39,25 +39,29 @@ func (k Kind) String() string {
 // Header opens every connection.
 //
 // On the wire: four bytes of magic, a version byte, the kind, the length of the rest
-// as two bytes, and the rest: the shard as four bytes, then cluster, target and
-// sender, each behind a byte with its length. Numbers are big-endian.
+// as two bytes, and the rest: the shard as four bytes, the sender's starts as eight and
+// its boot id as sixteen, then cluster, target and sender, each behind a byte with its
+// length. Numbers are big-endian.
 type Header struct {
 	Kind  Kind
 	Shard int // which shard, from 0; 0 unless Raft
-	// Cluster is the id of the cluster. Only a Hello may leave it empty.
+	// Cluster is the id of the sender's cluster. Only a Hello may leave it empty, or come
+	// from another one.
 	Cluster string
 	// Target is the server that the connection is meant for. Only a Hello may leave it
 	// empty.
 	Target raft.ServerID
-	// Sender is the server that dials; for the log only.
+	// Sender is the server that dials, and Life its process.
 	Sender raft.ServerID
+	Life   Life
 }
 
 const (
 	headerMagic      = "\xadACP"
-	headerVersion    = 1
+	headerVersion    = 2
 	headerFixedBytes = len(headerMagic) + 4
-	headerRestMax    = 4 + 1 + clusterIDBytesMax + 2*(1+serverIDBytesMax)
+	headerRestMin    = 4 + lifeBytes
+	headerRestMax    = headerRestMin + 1 + clusterIDBytesMax + 2*(1+serverIDBytesMax)
 	// HeaderBytesMax is how many bytes a header has at most.
 	HeaderBytesMax = headerFixedBytes + headerRestMax
 )
@@ -90,7 +94,7 @@ func (h *Header) check() error {
 	if _, _, err := SplitServerID(h.Sender); err != nil {
 		return fmt.Errorf("peer: sender: %w", err)
 	}
-	return nil
+	return h.Life.check()
 }
 
 // Encode returns the header as it is sent, or says what is wrong with it.
@@ -102,6 +106,7 @@ func (h *Header) Encode() ([]byte, error) {
 	b = append(b, headerMagic...)
 	b = append(b, headerVersion, byte(h.Kind), 0, 0)
 	b = binary.BigEndian.AppendUint32(b, uint32(h.Shard))
+	b = h.Life.append(b)
 	for _, text := range []string{h.Cluster, string(h.Target), string(h.Sender)} {
 		b = append(b, byte(len(text)))
 		b = append(b, text...)
@@ -124,7 +129,7 @@ func ReadHeader(r io.Reader) (Header, error) {
 		return Header{}, fmt.Errorf("%w: %d, not %d", errVersion, version, headerVersion)
 	}
 	length := int(binary.BigEndian.Uint16(fixed[headerFixedBytes-2:]))
-	if length < 4 || length > headerRestMax {
+	if length < headerRestMin || length > headerRestMax {
 		return Header{}, fmt.Errorf("peer: header of %d bytes", length)
 	}
 	rest := make([]byte, length)
@@ -135,7 +140,8 @@ func ReadHeader(r io.Reader) (Header, error) {
 	if shard > math.MaxInt32 {
 		return Header{}, fmt.Errorf("peer: shard %d", shard)
 	}
-	rest = rest[4:]
+	life := readLife(rest[4:headerRestMin])
+	rest = rest[headerRestMin:]
 	var texts [3]string
 	for i := range texts {
 		if len(rest) == 0 || len(rest) < 1+int(rest[0]) {
@@ -153,6 +159,7 @@ func ReadHeader(r io.Reader) (Header, error) {
 		Cluster: texts[0],
 		Target:  raft.ServerID(texts[1]),
 		Sender:  raft.ServerID(texts[2]),
+		Life:    life,
 	}
 	if err := h.check(); err != nil {
 		return Header{}, err

@@ -15,11 +15,13 @@ const (
 	incarnationB = "f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff"
 )
 
+func lifeA() Life { return Life{Starts: 7, Boot: BootID{1, 2, 3}} }
+
 func TestHeaderRoundTrip(t *testing.T) {
 	headers := []Header{
-		{Kind: KindRaft, Shard: 7, Cluster: "c1", Target: ServerID("n2", incarnationB), Sender: ServerID("n1", incarnationA)},
-		{Kind: KindCall, Cluster: strings.Repeat("c", clusterIDBytesMax), Target: ServerID("n2", incarnationB), Sender: ServerID("n1", incarnationA)},
-		{Kind: KindHello, Sender: ServerID(strings.Repeat("n", NodeNameBytesMax), incarnationA)},
+		{Kind: KindRaft, Shard: 7, Cluster: "c1", Target: ServerID("n2", incarnationB), Sender: ServerID("n1", incarnationA), Life: lifeA()},
+		{Kind: KindCall, Cluster: strings.Repeat("c", clusterIDBytesMax), Target: ServerID("n2", incarnationB), Sender: ServerID("n1", incarnationA), Life: lifeA()},
+		{Kind: KindHello, Sender: ServerID(strings.Repeat("n", NodeNameBytesMax), incarnationA), Life: lifeA()},
 	}
 	for _, h := range headers {
 		encoded, err := h.Encode()
@@ -38,7 +40,7 @@ func TestHeaderRoundTrip(t *testing.T) {
 }
 
 func TestHeaderRefusesWhatIsIncomplete(t *testing.T) {
-	good := Header{Kind: KindRaft, Shard: 7, Cluster: "c1", Target: ServerID("n2", incarnationB), Sender: ServerID("n1", incarnationA)}
+	good := Header{Kind: KindRaft, Shard: 7, Cluster: "c1", Target: ServerID("n2", incarnationB), Sender: ServerID("n1", incarnationA), Life: lifeA()}
 	bad := map[string]func(*Header){
 		"kind":               func(h *Header) { h.Kind = 9 },
 		"negative shard":     func(h *Header) { h.Shard = -1 },
@@ -50,6 +52,8 @@ func TestHeaderRefusesWhatIsIncomplete(t *testing.T) {
 		"short incarnation":  func(h *Header) { h.Target = "n2/00" },
 		"upper incarnation":  func(h *Header) { h.Target = raft.ServerID("n2/" + strings.ToUpper(incarnationB)) },
 		"no sender":          func(h *Header) { h.Sender = "" },
+		"no start":           func(h *Header) { h.Life.Starts = 0 },
+		"no boot":            func(h *Header) { h.Life.Boot = BootID{} },
 		"newline in a name":  func(h *Header) { h.Sender = ServerID("n\n1", incarnationA) },
 		"name that is empty": func(h *Header) { h.Sender = ServerID("", incarnationA) },
 	}
@@ -63,7 +67,7 @@ func TestHeaderRefusesWhatIsIncomplete(t *testing.T) {
 }
 
 func TestHeaderRefusesEveryCut(t *testing.T) {
-	h := Header{Kind: KindRaft, Shard: 7, Cluster: "c1", Target: ServerID("n2", incarnationB), Sender: ServerID("n1", incarnationA)}
+	h := Header{Kind: KindRaft, Shard: 7, Cluster: "c1", Target: ServerID("n2", incarnationB), Sender: ServerID("n1", incarnationA), Life: lifeA()}
 	encoded, err := h.Encode()
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +86,7 @@ func TestHeaderOfStrangers(t *testing.T) {
 		"tls hello":  "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
 		"zeros":      strings.Repeat("\x00", 1000),
 		"ones":       strings.Repeat("\xff", 1000),
-		"long field": headerMagic + "\x01\x01\x00\x10\x00\x00\x00\x00\xff" + strings.Repeat("x", 400),
+		"long field": headerMagic + "\x02\x01\x00\x28" + strings.Repeat("\x01", 28) + "\xff" + strings.Repeat("x", 400),
 	} {
 		if h, err := ReadHeader(strings.NewReader(text)); err == nil {
 			t.Errorf("%s: read as %+v", name, h)
@@ -91,7 +95,7 @@ func TestHeaderOfStrangers(t *testing.T) {
 	if _, err := ReadHeader(strings.NewReader("GET / HTTP/1.1\r\n")); !errors.Is(err, errNotAPeer) {
 		t.Errorf("http: %v", err)
 	}
-	if _, err := ReadHeader(strings.NewReader(headerMagic + "\x02\x01\x00\x04")); !errors.Is(err, errVersion) {
+	if _, err := ReadHeader(strings.NewReader(headerMagic + "\x01\x01\x00\x04")); !errors.Is(err, errVersion) {
 		t.Errorf("another version: %v", err)
 	}
 }
@@ -110,8 +114,8 @@ func (c *countingReader) Read(p []byte) (int, error) {
 
 func FuzzHeader(f *testing.F) {
 	for _, h := range []Header{
-		{Kind: KindRaft, Shard: 7, Cluster: "c1", Target: ServerID("n2", incarnationB), Sender: ServerID("n1", incarnationA)},
-		{Kind: KindHello, Sender: ServerID("n1", incarnationA)},
+		{Kind: KindRaft, Shard: 7, Cluster: "c1", Target: ServerID("n2", incarnationB), Sender: ServerID("n1", incarnationA), Life: lifeA()},
+		{Kind: KindHello, Sender: ServerID("n1", incarnationA), Life: lifeA()},
 	} {
 		encoded, err := h.Encode()
 		if err != nil {
@@ -120,7 +124,7 @@ func FuzzHeader(f *testing.F) {
 		f.Add(encoded)
 	}
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
-	f.Add([]byte(headerMagic + "\x01\x01\xff\xff" + strings.Repeat("\xff", 300)))
+	f.Add([]byte(headerMagic + "\x02\x01\xff\xff" + strings.Repeat("\xff", 300)))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r := &countingReader{r: bytes.NewReader(data)}
 		h, err := ReadHeader(r)
@@ -164,12 +168,12 @@ func FuzzHello(f *testing.F) {
 	})
 }
 
-func FuzzStatus(f *testing.F) {
-	f.Add(appendStatus(nil, StatusOK, ""))
-	f.Add(appendStatus(nil, StatusWrongTarget, "this is n2"))
+func FuzzAnswer(f *testing.F) {
+	f.Add(appendOK(nil, lifeA()))
+	f.Add(appendRefusal(nil, StatusWrongTarget, "this is n2"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r := &countingReader{r: bytes.NewReader(data)}
-		_, _, _ = readStatus(r)
+		_, _ = readAnswer(r)
 		if r.n > 3+reasonBytesMax {
 			t.Fatalf("took %d bytes", r.n)
 		}

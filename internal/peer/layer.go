@@ -40,7 +40,8 @@ func newInlet(p *Port) *inlet {
 type connection struct {
 	net.Conn
 	inlet   *inlet
-	counted bool // among the port's accepted ones
+	far     process // who is at the other end; zero where it does not matter
+	counted bool    // among the port's accepted ones
 	once    sync.Once
 	err     error
 }
@@ -59,21 +60,28 @@ func (c *connection) Read(into []byte) (int, error) {
 func (c *connection) Close() error {
 	c.once.Do(func() {
 		c.err = c.Conn.Close()
-		c.inlet.mu.Lock()
-		delete(c.inlet.tracked, c)
-		c.inlet.mu.Unlock()
-		if c.counted {
-			c.inlet.port.mu.Lock()
-			c.inlet.port.accepted--
-			c.inlet.port.mu.Unlock()
-		}
+		c.untrack()
 	})
 	return c.err
 }
 
+// untrack is for the first of Close and adopt.
+func (c *connection) untrack() {
+	c.inlet.mu.Lock()
+	delete(c.inlet.tracked, c)
+	c.inlet.mu.Unlock()
+	if c.counted {
+		c.inlet.port.mu.Lock()
+		c.inlet.port.accepted--
+		c.inlet.port.mu.Unlock()
+	}
+}
+
 // adopt tracks a connection. It fails once the inlet is closed or, for an accepted
-// one, stopped; and when the port has as many accepted ones as it may.
-func (i *inlet) adopt(conn net.Conn, accepted bool) (*connection, error) {
+// one, stopped; when the port has as many accepted ones as it may; and when a newer
+// process than the one at the far end has been met in the meantime. The caller closes
+// what was not adopted.
+func (i *inlet) adopt(conn net.Conn, far process, accepted bool) (*connection, error) {
 	if accepted {
 		p := i.port
 		p.mu.Lock()
@@ -86,7 +94,7 @@ func (i *inlet) adopt(conn net.Conn, accepted bool) (*connection, error) {
 			return nil, errBusy
 		}
 	}
-	tracked := &connection{Conn: conn, inlet: i, counted: accepted}
+	tracked := &connection{Conn: conn, inlet: i, far: far, counted: accepted}
 	i.mu.Lock()
 	refused := i.closed || accepted && i.stops
 	if !refused {
@@ -94,6 +102,11 @@ func (i *inlet) adopt(conn net.Conn, accepted bool) (*connection, error) {
 	}
 	i.mu.Unlock()
 	if !refused {
+		// Only now: whoever meets a newer process from here on finds this connection.
+		if err := i.port.lives.check(far); err != nil {
+			tracked.once.Do(tracked.untrack)
+			return nil, err
+		}
 		return tracked, nil
 	}
 	if accepted {
@@ -141,14 +154,24 @@ func (i *inlet) close() {
 	i.stop()
 	i.mu.Lock()
 	i.closed = true
-	open := make([]*connection, 0, len(i.tracked))
+	i.mu.Unlock()
+	i.closeWhere(func(*connection) bool { return true })
+}
+
+// closeWhere closes some of the connections, and returns how many.
+func (i *inlet) closeWhere(chosen func(*connection) bool) int {
+	i.mu.Lock()
+	var open []*connection
 	for conn := range i.tracked {
-		open = append(open, conn)
+		if chosen(conn) {
+			open = append(open, conn)
+		}
 	}
 	i.mu.Unlock()
 	for _, conn := range open {
 		_ = conn.Close()
 	}
+	return len(open)
 }
 
 // Layer is the raft.StreamLayer of one shard.
@@ -216,16 +239,7 @@ func (l *Layer) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, er
 		ctx, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
-	conn, err := l.port.connect(ctx, Header{Kind: KindRaft, Shard: l.shard, Target: id}, hostPort)
-	if err != nil {
-		return nil, err
-	}
-	tracked, err := l.inlet.adopt(conn, false)
-	if err != nil {
-		_ = conn.Close()
-		return nil, err
-	}
-	return tracked, nil
+	return l.port.open(ctx, l.inlet, Header{Kind: KindRaft, Shard: l.shard, Target: id}, hostPort)
 }
 
 // callListener is the net.Listener of the internal gRPC server.

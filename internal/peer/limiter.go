@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"context"
 	"log/slog"
 	"sync"
 	"time"
@@ -9,6 +10,7 @@ import (
 // limiter lets one line through in a while, so that a stranger cannot fill the log.
 type limiter struct {
 	every time.Duration
+	level slog.Level
 
 	mu         sync.Mutex
 	last       time.Time
@@ -29,5 +31,5 @@ func (l *limiter) log(logger *slog.Logger, message string, attributes ...any) {
 	if suppressed > 0 {
 		attributes = append(attributes, "lines_like_this_left_out", suppressed)
 	}
-	logger.Warn(message, attributes...)
+	logger.Log(context.Background(), l.level, message, attributes...)
 }

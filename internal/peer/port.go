@@ -20,13 +20,18 @@ type Config struct {
 	Listener net.Listener
 	// Dial connects to a host:port. Required.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// Self is this server. Required.
+	// Self is this server, and Life its process. Required.
 	Self raft.ServerID
+	Life Life
 	// Advertise is the host:port that others dial; empty where nobody can.
 	Advertise string
 	// Hello answers what another node asked; ctx ends with the connection's time.
 	// Required.
 	Hello func(ctx context.Context, asked HelloMessage) (HelloMessage, error)
+	// Superseded is told, with a [SupersededError], that this process must not go on: nothing
+	// it has stored or will store may count. It may be called more than once, and must
+	// return soon. Required.
+	Superseded func(error)
 	// AddressOf knows where a server is to be found now, whatever the Raft configuration
 	// says. Nil knows nothing.
 	AddressOf func(raft.ServerID) (hostPort string, ok bool)
@@ -51,8 +56,8 @@ func Default() Config {
 // Validate names what is missing or out of range.
 func (c *Config) Validate() error {
 	switch {
-	case c.Listener == nil, c.Dial == nil, c.Hello == nil, c.Logger == nil:
-		return errors.New("peer: config lacks a listener, a dialer, a hello or a logger")
+	case c.Listener == nil, c.Dial == nil, c.Hello == nil, c.Superseded == nil, c.Logger == nil:
+		return errors.New("peer: config lacks a listener, a dialer, a hello, a way to end or a logger")
 	case c.HandshakeTimeout < 10*time.Millisecond || c.HandshakeTimeout > time.Minute:
 		return fmt.Errorf("peer: handshake timeout %s is not between 10ms and 1m", c.HandshakeTimeout)
 	case c.HalfOpenMax < 1 || c.ConnectionsMax < 1:
@@ -61,7 +66,7 @@ func (c *Config) Validate() error {
 	if _, _, err := SplitServerID(c.Self); err != nil {
 		return fmt.Errorf("peer: %w", err)
 	}
-	return nil
+	return c.Life.check()
 }
 
 // Port is a node's peer port. Its methods may be called from any goroutine.
@@ -76,8 +81,10 @@ type Port struct {
 	ctx    context.Context // ends when the port closes
 	cancel context.CancelFunc
 	work   sync.WaitGroup // the accept loop and the half-open connections
-	refuse limiter        // of lines about coordinators that were turned away
-	noise  limiter        // of lines about everything else
+	lives  *lives
+	refuse limiter // of lines about coordinators that were turned away
+	twins  limiter // of lines about two processes of one server
+	noise  limiter // of lines about everything else
 
 	mu       sync.Mutex
 	closed   bool
@@ -90,6 +97,9 @@ type Port struct {
 	dialed *inlet // connections of CallDial
 }
 
+// linesEvery is the time between two lines about what strangers can bring about.
+const linesEvery = 5 * time.Second
+
 // Listen starts to accept connections. Until [Port.JoinCluster] it answers Hello and
 // refuses everything else.
 func Listen(cfg Config) (*Port, error) {
@@ -101,8 +111,10 @@ func Listen(cfg Config) (*Port, error) {
 		cfg:      cfg,
 		ctx:      ctx,
 		cancel:   cancel,
-		refuse:   limiter{every: 5 * time.Second},
-		noise:    limiter{every: 5 * time.Second},
+		lives:    newLives(process{cfg.Self, cfg.Life}),
+		refuse:   limiter{every: linesEvery, level: slog.LevelWarn},
+		twins:    limiter{every: linesEvery, level: slog.LevelError},
+		noise:    limiter{every: linesEvery, level: slog.LevelWarn},
 		layers:   make(map[int]*Layer),
 		halfOpen: list.New(),
 	}
@@ -248,7 +260,7 @@ func (p *Port) handshake(conn net.Conn, place *list.Element) {
 		p.reject(conn, err)
 		return
 	}
-	to, status, reason := p.route(&header)
+	to, status, reason := p.route(&header, remote(conn))
 	if status != StatusOK {
 		p.turnAway(conn, &header, status, reason)
 		return
@@ -257,16 +269,13 @@ func (p *Port) handshake(conn net.Conn, place *list.Element) {
 		p.answerHello(conn, deadline)
 		return
 	}
-	tracked, err := to.adopt(conn, true)
+	tracked, err := to.adopt(conn, process{header.Sender, header.Life}, true)
 	if err != nil {
-		status = StatusNotServed
-		if errors.Is(err, errBusy) {
-			status = StatusBusy
-		}
-		p.turnAway(conn, &header, status, p.whoAmI())
+		status, reason = p.whyNot(err)
+		p.turnAway(conn, &header, status, reason)
 		return
 	}
-	if _, err := conn.Write(appendStatus(nil, StatusOK, "")); err != nil {
+	if _, err := conn.Write(appendOK(nil, p.cfg.Life)); err != nil {
 		_ = tracked.Close()
 		return
 	}
@@ -278,15 +287,22 @@ func (p *Port) handshake(conn net.Conn, place *list.Element) {
 }
 
 // route says where a connection belongs, or why nowhere.
-func (p *Port) route(h *Header) (to *inlet, status Status, reason string) {
+func (p *Port) route(h *Header, remote string) (to *inlet, status Status, reason string) {
 	p.mu.Lock()
 	cluster, layer := p.cluster, p.layers[h.Shard]
 	p.mu.Unlock()
 	switch {
-	case h.Cluster != cluster && (h.Cluster != "" || h.Kind != KindHello):
+	case h.Cluster != cluster && h.Kind != KindHello:
 		return nil, StatusWrongCluster, p.whoAmI()
 	case h.Target != p.cfg.Self && (h.Target != "" || h.Kind != KindHello):
 		return nil, StatusWrongTarget, p.whoAmI()
+	}
+	// Of another cluster's processes, and before there is a cluster, nothing is known.
+	if h.Cluster != "" && h.Cluster == cluster {
+		if err := p.meet(process{h.Sender, h.Life}, remote); err != nil {
+			status, reason = p.whyNot(err)
+			return nil, status, reason
+		}
 	}
 	switch h.Kind {
 	case KindRaft:
@@ -298,6 +314,17 @@ func (p *Port) route(h *Header) (to *inlet, status Status, reason string) {
 		return p.calls.inlet, StatusOK, ""
 	}
 	return nil, StatusOK, ""
+}
+
+// whyNot is what a dialer is told whose connection could not be taken.
+func (p *Port) whyNot(err error) (Status, string) {
+	if stale := (*staleError)(nil); errors.As(err, &stale) {
+		return StatusSuperseded, stale.reason()
+	}
+	if errors.Is(err, errBusy) {
+		return StatusBusy, p.whoAmI()
+	}
+	return StatusNotServed, p.whoAmI()
 }
 
 // whoAmI is what a refused dialer is told.
@@ -320,7 +347,7 @@ func (p *Port) reject(conn net.Conn, err error) {
 	if errors.Is(err, errNotAPeer) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &netErr) {
 		return
 	}
-	_, _ = conn.Write(appendStatus(nil, StatusBadHeader, fmt.Sprintf("%v; %s", err, p.whoAmI())))
+	_, _ = conn.Write(appendRefusal(nil, StatusBadHeader, fmt.Sprintf("%v; %s", err, p.whoAmI())))
 }
 
 // turnAway answers a connection that is meant for somebody else, and ends it.
@@ -328,14 +355,14 @@ func (p *Port) turnAway(conn net.Conn, h *Header, status Status, reason string) 
 	p.refuse.log(p.cfg.Logger, "refused a peer's connection", "status", status.String(), "kind", h.Kind.String(),
 		"shard", h.Shard, "from", string(h.Sender), "remote", remote(conn),
 		"meant_for", string(h.Target), "of_cluster", h.Cluster, "reason", reason)
-	_, _ = conn.Write(appendStatus(nil, status, reason))
+	_, _ = conn.Write(appendRefusal(nil, status, reason))
 	_ = conn.Close()
 }
 
 // answerHello answers one question and ends the connection.
 func (p *Port) answerHello(conn net.Conn, deadline time.Time) {
 	defer conn.Close()
-	if _, err := conn.Write(appendStatus(nil, StatusOK, "")); err != nil {
+	if _, err := conn.Write(appendOK(nil, p.cfg.Life)); err != nil {
 		return
 	}
 	asked, err := readHello(conn)

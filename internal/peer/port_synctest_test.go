@@ -80,6 +80,8 @@ func open(t *testing.T, n *network, name, incarnation, at string, change func(*C
 	cfg.Listener = n.listen(at)
 	cfg.Dial = n.dial
 	cfg.Self = ServerID(name, incarnation)
+	cfg.Life = NewLife(1)
+	cfg.Superseded = func(err error) { t.Errorf("%s is to end: %v", name, err) }
 	cfg.Advertise = at
 	cfg.Logger = slog.New(slog.DiscardHandler)
 	cfg.Hello = func(_ context.Context, asked HelloMessage) (HelloMessage, error) {
@@ -178,7 +180,7 @@ func TestStrangersAreDropped(t *testing.T) {
 		"http":       "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
 		"tls":        "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + strings.Repeat("r", 500),
 		"slow magic": headerMagic,
-		"too long":   headerMagic + "\x01\x01\xff\xff" + strings.Repeat("\xff", 1000),
+		"too long":   headerMagic + "\x02\x01\xff\xff" + strings.Repeat("\xff", 1000),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

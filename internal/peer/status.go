@@ -27,6 +27,9 @@ const (
 	StatusBadHeader Status = 4
 	// StatusBusy means that the receiver has as many connections as it may have.
 	StatusBusy Status = 5
+	// StatusSuperseded means that another process runs, or ran later, under the
+	// identity of the one that dialed, which must end.
+	StatusSuperseded Status = 6
 )
 
 // String names the status for logs.
@@ -44,6 +47,8 @@ func (s Status) String() string {
 		return "bad header"
 	case StatusBusy:
 		return "busy"
+	case StatusSuperseded:
+		return "superseded"
 	}
 	return fmt.Sprintf("status(%d)", uint8(s))
 }
@@ -68,13 +73,14 @@ func (e *RefusedError) Error() string {
 
 const reasonBytesMax = 512
 
-// appendStatus encodes an answer: one byte, and unless it is OK, a length of two
-// bytes and the reason.
-func appendStatus(b []byte, status Status, reason string) []byte {
+// appendOK encodes the answer to a connection that is taken: one byte and the
+// receiver's life.
+func appendOK(b []byte, life Life) []byte { return life.append(append(b, byte(StatusOK))) }
+
+// appendRefusal encodes every other answer: one byte, a length of two bytes and the
+// reason.
+func appendRefusal(b []byte, status Status, reason string) []byte {
 	b = append(b, byte(status))
-	if status == StatusOK {
-		return b
-	}
 	if len(reason) > reasonBytesMax {
 		reason = reason[:reasonBytesMax]
 	}
@@ -82,27 +88,41 @@ func appendStatus(b []byte, status Status, reason string) []byte {
 	return append(b, reason...)
 }
 
-// readStatus is the inverse of appendStatus. It reads not a byte beyond the answer.
-func readStatus(r io.Reader) (Status, string, error) {
+// answer is what a dialer reads: the receiver's life if the status is OK, otherwise
+// the reason.
+type answer struct {
+	status Status
+	life   Life
+	reason string
+}
+
+// readAnswer is the inverse of appendOK and appendRefusal. It reads not a byte beyond
+// the answer.
+func readAnswer(r io.Reader) (answer, error) {
 	var first [1]byte
 	if _, err := io.ReadFull(r, first[:]); err != nil {
-		return 0, "", err
+		return answer{}, err
 	}
 	status := Status(first[0])
 	if status == StatusOK {
-		return status, "", nil
+		var encoded [lifeBytes]byte
+		if _, err := io.ReadFull(r, encoded[:]); err != nil {
+			return answer{}, err
+		}
+		life := readLife(encoded[:])
+		return answer{status: status, life: life}, life.check()
 	}
 	var size [2]byte
 	if _, err := io.ReadFull(r, size[:]); err != nil {
-		return 0, "", err
+		return answer{}, err
 	}
 	length := int(binary.BigEndian.Uint16(size[:]))
 	if length > reasonBytesMax {
-		return 0, "", fmt.Errorf("peer: reason of %d bytes", length)
+		return answer{}, fmt.Errorf("peer: reason of %d bytes", length)
 	}
 	reason := make([]byte, length)
 	if _, err := io.ReadFull(r, reason); err != nil {
-		return 0, "", err
+		return answer{}, err
 	}
-	return status, string(reason), nil
+	return answer{status: status, reason: string(reason)}, nil
 }
