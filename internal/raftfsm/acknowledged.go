@@ -28,6 +28,10 @@ type acknowledgements struct {
 	mu        sync.Mutex
 	term      uint64
 	followers map[raft.ServerID]*acknowledgement
+	// wanted says that the latest majority that was asked for was not there. Only then
+	// is the next acknowledgement signalled: heartbeats are acknowledged all the time,
+	// and an idle leader is not to be woken by each.
+	wanted bool
 }
 
 type acknowledgement struct {
@@ -103,8 +107,12 @@ func (a *acknowledgements) appended(
 		}
 		follower.match = max(follower.match, match)
 	}
+	wake := success && a.wanted
+	if wake {
+		a.wanted = false
+	}
 	a.mu.Unlock()
-	if success {
+	if wake {
 		a.wake()
 	}
 }
@@ -144,7 +152,11 @@ func (a *acknowledgements) majority(configuration raft.Configuration, self raft.
 			confirmed++
 		}
 	}
-	return confirmed > voters/2
+	if confirmed > voters/2 {
+		return true
+	}
+	a.wanted = true
+	return false
 }
 
 // describe returns the servers of the configuration without self. leading is the

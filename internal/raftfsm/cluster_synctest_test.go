@@ -292,6 +292,18 @@ func TestConfirmed(t *testing.T) {
 		if took := time.Since(since); took > time.Millisecond {
 			t.Errorf("a kick took %v", took)
 		}
+		// Nobody is woken by heartbeats while nobody waits for an answer.
+		select {
+		case <-old.Acknowledged():
+		default:
+		}
+		time.Sleep(10 * old.cfg.Timing.Heartbeat)
+		synctest.Wait()
+		select {
+		case <-old.Acknowledged():
+			t.Error("signalled although nothing was to be confirmed")
+		default:
+		}
 		if old.Confirmed(term+1, since) || old.Confirmed(term-1, since) {
 			t.Error("confirmed in another term")
 		}

@@ -107,7 +107,8 @@ func (g *Group) acknowledgedSince(term uint64, since time.Time) bool {
 func (g *Group) Kick() { signal(g.kick) }
 
 // Acknowledged returns the channel on which it is signalled that something has been
-// acknowledged in the newest term. Signals that nobody takes are one.
+// acknowledged in the newest term since [Group.Confirmed] was last false. Signals that
+// nobody takes are one.
 func (g *Group) Acknowledged() <-chan struct{} { return g.transport.acknowledged.signal }
 
 // Configuration returns the group's latest configuration, which may not be committed
