@@ -40,7 +40,8 @@
 //     directory was copied or restored between them.
 //  7. A directory whose process was told that another one is newer is not used again: being
 //     started once more would make it look newer, and the two would take turns.
-//  8. No Hello changes a Raft configuration: who is a member of a running cluster
+//  8. Nothing is written into a directory that took the place of this process's own.
+//  9. No Hello changes a Raft configuration: who is a member of a running cluster
 //     is read from there, and heard of otherwise only by nodes that are not in it yet.
 //
 // # Failures

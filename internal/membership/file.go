@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/hashicorp/raft"
 
@@ -104,6 +105,7 @@ type File struct {
 
 	mu    sync.Mutex
 	state State
+	file  os.FileInfo // of the file that holds state
 }
 
 // Open reads the node.json of a data directory, or makes one where the directory is
@@ -114,7 +116,8 @@ type File struct {
 // The caller holds the directory's lock.
 func Open(dir, nodeID string, shards, shardsDefault int) (*File, error) {
 	f := &File{path: filepath.Join(dir, FileName)}
-	content, err := readFile(f.path)
+	content, info, err := readFile(f.path)
+	f.file = info
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		if err := checkEmpty(dir); err != nil {
@@ -173,18 +176,19 @@ func Open(dir, nodeID string, shards, shardsDefault int) (*File, error) {
 }
 
 // readFile reads a file that ought to be small.
-func readFile(path string) ([]byte, error) {
+func readFile(path string) ([]byte, os.FileInfo, error) {
 	info, err := os.Lstat(path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", path)
+		return nil, nil, fmt.Errorf("%s is not a regular file", path)
 	}
 	if info.Size() > fileBytesMax {
-		return nil, fmt.Errorf("%s is damaged, or of another program: it is %d bytes long", path, info.Size())
+		return nil, nil, fmt.Errorf("%s is damaged, or of another program: it is %d bytes long", path, info.Size())
 	}
-	return os.ReadFile(path)
+	content, err := os.ReadFile(path)
+	return content, info, err
 }
 
 // checkEmpty reports what keeps a directory from being used for a new node.
@@ -266,33 +270,84 @@ func (f *File) update(change func(*State)) error {
 
 const temporary = ".tmp"
 
-// write replaces the file: after a crash it is the old one or the new one.
+// write replaces the file: after a crash it is the old one or the new one. It does
+// not touch a file that is somebody else's.
 func (f *File) write(state *State) error {
+	if f.file != nil {
+		if err := checkSame(f.path, f.file); err != nil {
+			return err
+		}
+	}
 	content, err := json.MarshalIndent(state, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", f.path, err)
 	}
-	if err := replaceFile(f.path, append(content, '\n')); err != nil {
+	info, err := replaceFile(f.path, append(content, '\n'))
+	if info != nil {
+		f.file = info
+	}
+	if err != nil {
 		return fmt.Errorf("write %s: %w", f.path, err)
 	}
 	f.state = *state
 	return nil
 }
 
-func replaceFile(path string, content []byte) (err error) {
+// replaceFile returns what is at the path now if it is the new file, also where it cannot
+// say whether that is durable.
+func replaceFile(path string, content []byte) (os.FileInfo, error) {
 	file, err := os.OpenFile(path+temporary, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	_, err = file.Write(content)
-	err = errors.Join(err, file.Sync(), file.Close())
+	info, statErr := file.Stat()
+	err = errors.Join(err, statErr, file.Sync(), file.Close())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := os.Rename(path+temporary, path); err != nil {
-		return err
+		return nil, err
 	}
-	return syncDir(filepath.Dir(path))
+	return info, syncDir(filepath.Dir(path))
+}
+
+// ErrGone reports that a data directory is not there any more, or that another one is in
+// its place.
+var ErrGone = errors.New("was deleted or replaced while this process used it")
+
+// checkSame returns [ErrGone] where a path does not lead to a file any more.
+func checkSame(path string, file os.FileInfo) error {
+	found, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ESTALE):
+		return fmt.Errorf("data directory %s %w: %s is gone", filepath.Dir(path), ErrGone, path)
+	case err != nil:
+		return err
+	case !os.SameFile(found, file):
+		return fmt.Errorf("data directory %s %w: %s is another file", filepath.Dir(path), ErrGone, path)
+	}
+	return nil
+}
+
+// Check returns [ErrGone] where the file is not in its place any more, and another error
+// where it cannot tell.
+func (f *File) Check() error {
+	for {
+		// Not under the lock: a disk that hangs does not keep State from answering.
+		file := f.current()
+		err := checkSame(f.path, file)
+		if err == nil || f.current() == file {
+			return err
+		}
+	}
+}
+
+// current returns what the file was when last written.
+func (f *File) current() os.FileInfo {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.file
 }
 
 func syncDir(path string) error {

@@ -1,6 +1,8 @@
 package membership
 
 import (
+	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -227,6 +229,51 @@ func TestListOfPeersMustFit(t *testing.T) {
 		if err := f.CheckPeers(fits); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// Invariant 8.
+func TestDirectoryThatIsTakenAway(t *testing.T) {
+	for name, take := range map[string]func(dir string) error{
+		"deleted": os.RemoveAll,
+		"moved":   func(dir string) error { return os.Rename(dir, dir+"-elsewhere") },
+		"replaced by its copy": func(dir string) error {
+			return errors.Join(os.Rename(dir, dir+"-elsewhere"), os.CopyFS(dir, os.DirFS(dir+"-elsewhere")))
+		},
+		"replaced by a file": func(dir string) error {
+			return errors.Join(os.RemoveAll(dir), os.WriteFile(dir, nil, 0o600))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "d")
+			lock, err := Acquire(t.Context(), dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer lock.Release()
+			f, err := Open(dir, "n1", 0, 3)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := f.CountStart(); err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(f.Check(), lock.Check()); err != nil {
+				t.Fatal(err)
+			}
+			if err := take(dir); err != nil {
+				t.Fatal(err)
+			}
+			before, _ := os.ReadFile(filepath.Join(dir, FileName))
+			for what, err := range map[string]error{"node.json": f.Check(), "LOCK": lock.Check(), "write": f.Supersede("x")} {
+				if !errors.Is(err, ErrGone) || !strings.Contains(err.Error(), dir) {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+			if after, _ := os.ReadFile(filepath.Join(dir, FileName)); !bytes.Equal(before, after) {
+				t.Errorf("wrote into what is there now: %s", after)
+			}
+		})
 	}
 }
 

@@ -21,7 +21,11 @@ const lockPatience = 2 * time.Second
 
 // Lock keeps other processes out of a data directory until it is released or the process
 // ends.
-type Lock struct{ file *os.File }
+type Lock struct {
+	path string
+	info os.FileInfo
+	file *os.File // nil once released
+}
 
 // Acquire makes the data directory, if need be, and locks it. Where another process
 // holds it, that is an error that names both, after two seconds at most.
@@ -61,7 +65,17 @@ func Acquire(ctx context.Context, dir string) (*Lock, error) {
 		_ = file.Close()
 		return nil, fmt.Errorf("note this process in %s: %w", path, err)
 	}
-	return &Lock{file: file}, nil
+	info, err := file.Stat()
+	if err != nil {
+		_ = file.Close()
+		return nil, fmt.Errorf("data directory %s: %w", dir, err)
+	}
+	// Who held it may have been deleting the directory.
+	if err := checkSame(path, info); err != nil {
+		_ = file.Close()
+		return nil, err
+	}
+	return &Lock{path: path, info: info, file: file}, nil
 }
 
 func writeAt(file *os.File, text string) error {
@@ -79,6 +93,10 @@ func holder(file *os.File) string {
 	}
 	return fmt.Sprintf(", with process id %d", pid)
 }
+
+// Check returns [ErrGone] where the lock is not in its place any more, so that it keeps
+// nobody out, and another error where it cannot tell.
+func (l *Lock) Check() error { return checkSame(l.path, l.info) }
 
 // Release lets others in. Further calls do nothing.
 func (l *Lock) Release() error {

@@ -478,6 +478,42 @@ func TestShortOfSpace(t *testing.T) {
 }
 
 // Invariant 5.
+func TestDirectoryThatIsTakenAwayEndsTheNode(t *testing.T) {
+	for name, take := range map[string]func(dir string) error{
+		"deleted": os.RemoveAll,
+		"replaced by its copy": func(dir string) error {
+			return errors.Join(os.Rename(dir, dir+"-elsewhere"), os.CopyFS(dir, os.DirFS(dir+"-elsewhere")))
+		},
+		"without its lock": func(dir string) error { return os.Remove(filepath.Join(dir, membership.LockName)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				n := w.start("n1", func(c *Config) { c.Peers, c.FreeBytesMin = nil, 0 })
+				w.serving()
+				time.Sleep(time.Minute)
+				if err := n.Err(); err != nil {
+					t.Fatal(err)
+				}
+				if err := take(w.dirs["n1"]); err != nil {
+					t.Fatal(err)
+				}
+				began := time.Now()
+				<-n.Done()
+				if took := time.Since(began); took > 2*time.Second {
+					t.Errorf("ended after %v", took)
+				}
+				if err := n.Err(); !errors.Is(err, membership.ErrGone) || !strings.Contains(err.Error(), w.dirs["n1"]) {
+					t.Errorf("ended with %v", err)
+				}
+				delete(w.nodes, "n1")
+				_ = n.Stop(context.Background()) // what it still has to write has no place
+			})
+		})
+	}
+}
+
+// Invariant 6.
 func TestPanicsAreAnswered(t *testing.T) {
 	var log logged
 	answer, err := recoverUnary(slog.New(slog.NewTextHandler(&log, nil)))(t.Context(), nil,

@@ -22,7 +22,8 @@
 //  3. Shards are created only until all of them have been; from then on a missing one
 //     is an error.
 //  4. Without [Config].Insecure nothing listens but on loopback addresses.
-//  5. No panic of a call ends the process, or reaches its caller as anything but
+//  5. A node whose data directory was deleted or replaced ends within a second or two.
+//  6. No panic of a call ends the process, or reaches its caller as anything but
 //     OUTCOME_UNKNOWN.
 //
 // # Failures
@@ -36,6 +37,6 @@
 //
 // One finds the cluster and opens the shards, and then exchanges addresses; one
 // watches each shard's leader for the health service; one hands over what a node leads
-// beyond its share; one watches the free space; the gRPC and HTTP servers have their
+// beyond its share; one watches the data directory and the free space; the gRPC and HTTP servers have their
 // own. All end within Stop.
 package node

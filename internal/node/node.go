@@ -73,7 +73,7 @@ func Start(ctx context.Context, cfg Config) (*Node, error) {
 	}
 	n.serve()
 	n.work.Go(n.run)
-	n.work.Go(func() { n.watchSpace(n.ctx) })
+	n.work.Go(func() { n.watchDisk(n.ctx) })
 	return n, nil
 }
 

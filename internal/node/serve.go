@@ -39,7 +39,7 @@ func newServer(cfg *Config) *grpc.Server {
 // A call that panicked may have been applied before it did.
 const panicked = "the server failed while it carried out the call; the outcome is unknown"
 
-// recoverUnary turns a panic into an answer (invariant 5).
+// recoverUnary turns a panic into an answer (invariant 6).
 func recoverUnary(logger *slog.Logger) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (answer any, err error) {
 		defer func() {

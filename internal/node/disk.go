@@ -2,26 +2,44 @@ package node
 
 import (
 	"context"
+	"errors"
 	"syscall"
 	"time"
+
+	"github.com/atmostonce/coordinator/internal/membership"
 )
 
-// spaceEvery is the time between two looks at the free space. A full disk panics
-// inside Raft, so the floor must be wider than what is written meanwhile.
-const spaceEvery = time.Second
+// diskEvery is the time between two looks at the disk. A full one panics inside Raft,
+// so the floor of free space must be wider than what is written meanwhile.
+const diskEvery = time.Second
 
-// watchSpace keeps storageFull up to date until ctx ends.
-func (n *Node) watchSpace(ctx context.Context) {
-	if n.cfg.FreeBytesMin == 0 {
-		return
-	}
+// watchDisk looks after the data directory and the space around it, until ctx ends.
+func (n *Node) watchDisk(ctx context.Context) {
 	for {
-		n.lookAtSpace()
+		n.lookAtDirectory()
+		if n.cfg.FreeBytesMin > 0 {
+			n.lookAtSpace()
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(spaceEvery):
+		case <-time.After(diskEvery):
 		}
+	}
+}
+
+// lookAtDirectory ends the node where its directory was deleted or replaced: what it
+// writes to the open files then is lost with them, and must not be acknowledged.
+func (n *Node) lookAtDirectory() {
+	err := n.lock.Check()
+	if err == nil {
+		err = n.file.Check()
+	}
+	switch {
+	case errors.Is(err, membership.ErrGone):
+		n.fail(err)
+	case err != nil:
+		n.cfg.Logger.Warn("cannot look at the data directory", "data_dir", n.cfg.DataDir, "error", err)
 	}
 }
 
