@@ -1,0 +1,181 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+)
+
+const (
+	// connectTimeout is after how long a node that does not answer is given up.
+	connectTimeout = time.Second
+	// pingAfter and pingTimeout find a connection that is dead while a call waits on it.
+	// The nodes permit a ping every 5 s.
+	pingAfter   = 10 * time.Second
+	pingTimeout = 5 * time.Second
+	// messageBytesMax is the largest message that a node takes.
+	messageBytesMax = 2 << 20
+	// backgroundMost bounds how many reservations are given back at a time behind the
+	// scenes.
+	backgroundMost = 64
+)
+
+// Client speaks to one cluster. It may be used by several goroutines at once, and one
+// is enough for a process.
+type Client struct {
+	dialConfig
+	router *router
+
+	// ended is the context of what runs behind the scenes.
+	ended      context.Context
+	end        context.CancelFunc
+	mu         sync.Mutex // guards closed, and background's growth against Close
+	closed     bool
+	background sync.WaitGroup
+	slots      chan struct{}
+}
+
+// Dial returns a client of the cluster whose nodes are reached at the endpoints, each a
+// host:port, in any order. One is enough to find the leaders of a cluster; more are for
+// the time when that one is away. Nothing is connected to before the first call.
+//
+// It fails where there is no endpoint or one is malformed, and where one is not on
+// loopback and neither [WithTLS] nor [WithInsecure] is given.
+func Dial(endpoints []string, options ...DialOption) (*Client, error) {
+	cfg := dialConfig{
+		callTimeout: callTimeoutDefault, tryTimeout: tryTimeoutDefault, settleTimeout: settleTimeoutDefault,
+	}
+	for _, option := range options {
+		option.applyToDial(&cfg)
+	}
+	for _, bound := range []struct {
+		name  string
+		value time.Duration
+	}{{"call", cfg.callTimeout}, {"try", cfg.tryTimeout}, {"settle", cfg.settleTimeout}} {
+		if bound.value <= 0 {
+			return nil, fmt.Errorf("client: the %s timeout is %v, it must be more than 0", bound.name, bound.value)
+		}
+	}
+	if cfg.clock == nil {
+		cfg.clock = systemClock()
+	}
+	if cfg.logger == nil {
+		cfg.logger = slog.New(slog.DiscardHandler)
+	}
+	c := &Client{dialConfig: cfg, slots: make(chan struct{}, backgroundMost)}
+	c.ended, c.end = context.WithCancel(context.Background())
+	c.router = newRouter(c.connect, cfg.clock, cfg.endpointsOnly)
+	if len(endpoints) == 0 {
+		c.end()
+		return nil, errors.New("client: there is no endpoint")
+	}
+	for _, endpoint := range endpoints {
+		if err := c.router.add(endpoint); err != nil {
+			_ = c.Close()
+			return nil, fmt.Errorf("client: endpoint %q: %w", endpoint, err)
+		}
+	}
+	return c, nil
+}
+
+// Close closes the connections and ends what runs behind the scenes: renewals, and
+// reservations that were about to be given back. Calls in flight end with [ErrClosed].
+// Reservations stay what they are, and so do their contexts; they cannot be committed any
+// more, so close a client after its last Commit. Closing again does nothing.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.end()
+	c.router.close()
+	c.background.Wait()
+	return nil
+}
+
+func (c *Client) isClosed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
+}
+
+// start runs a function behind the scenes, with a context that ends with the client,
+// and reports whether it does: a client that is closed starts nothing.
+func (c *Client) start(run func(context.Context)) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.background.Go(func() { run(c.ended) })
+	return true
+}
+
+// startBounded is start for what is worth a try and no more: above a number of them
+// at a time it does nothing.
+func (c *Client) startBounded(run func(context.Context)) bool {
+	select {
+	case c.slots <- struct{}{}:
+	default:
+		return false
+	}
+	started := c.start(func(ctx context.Context) {
+		defer func() { <-c.slots }()
+		run(ctx)
+	})
+	if !started {
+		<-c.slots
+	}
+	return started
+}
+
+// errPlain reports an address that would be spoken to in plain text.
+var errPlain = errors.New("it is not on loopback: use WithTLS, or WithInsecure to go without")
+
+// connect makes the connection to one address, without connecting yet.
+func (c *Client) connect(address string) (*grpc.ClientConn, error) {
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		return nil, err
+	}
+	transport := insecure.NewCredentials()
+	switch {
+	case c.credentials != nil:
+		transport = c.credentials
+	case !loopback(address):
+		return nil, errPlain
+	}
+	target := address
+	options := []grpc.DialOption{
+		grpc.WithTransportCredentials(transport),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithDisableRetry(), // what is sent again is decided in invoke
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 2, Jitter: 0.2, MaxDelay: time.Second},
+			MinConnectTimeout: connectTimeout,
+		}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingTimeout}),
+	}
+	if c.dialer != nil {
+		target = "passthrough:///" + address
+		options = append(options, grpc.WithContextDialer(c.dialer))
+	}
+	return grpc.NewClient(target, append(options, c.grpc...)...)
+}
+
+func loopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
+}

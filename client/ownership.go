@@ -1,0 +1,177 @@
+package client
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// lookEvery is the longest time between two looks at the clock while a reservation is
+// held. Go's timers stand still while the machine is suspended, and the clock of
+// ownership does not: after a wake the context's Done is at most this late, and its Err
+// is right at once.
+const lookEvery = time.Second
+
+// ownership is the context of a reservation. It ends, once and for all, at the owner's
+// deadline, or when something is found out that ends it earlier.
+//
+// Why it never says "yes" too long: the deadline only moves while the ownership has not
+// ended (extend), each move is reckoned from when the try that was answered was sent, and
+// every Err and Deadline reads the clock itself.
+//
+// It is a wrapper around one of context's own cancellable contexts, so that contexts
+// made from it end with it without a goroutine, and context.Cause works.
+type ownership struct {
+	context.Context // carries the values of Reserve's context; cancelled by end
+	cancel          context.CancelCauseFunc
+	reservation     *Reservation
+	clock           clock
+
+	mu       sync.Mutex // held for a moment only; cancel, which calls nothing of ours, included
+	deadline time.Duration
+	timer    *time.Timer
+}
+
+// reservationKey finds, in a context, the reservation that it was made from.
+type reservationKey struct{}
+
+// begin starts an ownership that ends at the deadline.
+func begin(ctx context.Context, clock clock, r *Reservation, deadline time.Duration) *ownership {
+	o := &ownership{reservation: r, clock: clock, deadline: deadline}
+	o.Context, o.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.timer = time.AfterFunc(o.next(), o.look)
+	return o
+}
+
+// next is when to look at the clock again; o.mu is held.
+func (o *ownership) next() time.Duration {
+	return max(0, min(o.deadline-o.clock(), lookEvery))
+}
+
+// look ends what is over, and otherwise looks again later.
+func (o *ownership) look() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.over() {
+		o.timer.Reset(o.next())
+	}
+}
+
+// over ends what is over, and reports whether the ownership has ended; o.mu is held.
+func (o *ownership) over() bool {
+	if o.Context.Err() == nil && o.clock() >= o.deadline {
+		o.cancel(ErrLapsed)
+		o.timer.Stop()
+	}
+	return o.Context.Err() != nil
+}
+
+// end ends the ownership; the first cause stays.
+func (o *ownership) end(cause error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.over() {
+		o.cancel(cause)
+		o.timer.Stop()
+	}
+}
+
+// extend moves the deadline, never backwards, and reports whether the ownership goes
+// on: one that has ended, or whose deadline has passed meanwhile, does not.
+func (o *ownership) extend(deadline time.Duration) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.over() {
+		return false
+	}
+	o.deadline = max(o.deadline, deadline)
+	o.timer.Reset(o.next())
+	return true
+}
+
+// remaining is the time until the deadline; 0 once it is over.
+func (o *ownership) remaining() time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.over() {
+		return 0
+	}
+	return max(0, o.deadline-o.clock())
+}
+
+// Deadline implements context.Context. It moves with every Extend.
+func (o *ownership) Deadline() (time.Time, bool) {
+	return time.Now().Add(o.remaining()), true
+}
+
+// Err implements context.Context: context.DeadlineExceeded at the owner's deadline,
+// context.Canceled where it ended earlier. It reads the clock by itself.
+func (o *ownership) Err() error {
+	o.mu.Lock()
+	over := o.over()
+	o.mu.Unlock()
+	if !over {
+		return nil
+	}
+	if context.Cause(o.Context) == ErrLapsed { //nolint:errorlint // the very cause that look gives
+		return context.DeadlineExceeded
+	}
+	return o.Context.Err()
+}
+
+// Value implements context.Context.
+func (o *ownership) Value(key any) any {
+	if key == (reservationKey{}) {
+		return o.reservation
+	}
+	return o.Context.Value(key)
+}
+
+// within is a context of the caller's that ends with an ownership too.
+type within struct {
+	context.Context
+	ownership *ownership
+	cancel    context.CancelCauseFunc
+}
+
+// bind returns the caller's context, ending with the ownership too, and what gives it up.
+func (o *ownership) bind(ctx context.Context) (context.Context, context.CancelFunc) {
+	bound, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(o.Context, func() { cancel(context.Cause(o.Context)) })
+	w := &within{Context: bound, ownership: o, cancel: cancel}
+	return w, func() {
+		stop()
+		cancel(context.Canceled)
+	}
+}
+
+// Deadline implements context.Context.
+func (w *within) Deadline() (time.Time, bool) {
+	own, _ := w.ownership.Deadline()
+	if callers, ok := w.Context.Deadline(); ok && callers.Before(own) {
+		return callers, true
+	}
+	return own, true
+}
+
+// Err implements context.Context. It reads the clock by itself.
+func (w *within) Err() error {
+	if err := w.Context.Err(); err != nil {
+		return err
+	}
+	if err := w.ownership.Err(); err != nil {
+		w.cancel(context.Cause(w.ownership.Context)) // it would be, in a moment
+		return err
+	}
+	return nil
+}
+
+// Value implements context.Context.
+func (w *within) Value(key any) any {
+	if key == (reservationKey{}) {
+		return w.ownership.reservation
+	}
+	return w.Context.Value(key)
+}

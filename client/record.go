@@ -1,0 +1,152 @@
+package client
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc"
+
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+)
+
+// State is what a record is.
+type State int
+
+const (
+	// StateUnknown means: the coordinator is newer than this client.
+	StateUnknown State = iota
+	// StatePending means: one owner holds the reservation.
+	StatePending
+	// StateLapsed means: the deadline passed without a word; the next Reserve is granted.
+	StateLapsed
+	// StateInDoubt means: the deadline passed without a word; nobody is admitted.
+	StateInDoubt
+	// StateCommitted means: it is done.
+	StateCommitted
+	// StateReleased means: nothing happened, and the key is free.
+	StateReleased
+)
+
+// String returns the word that the contract uses.
+func (s State) String() string {
+	switch s {
+	case StatePending:
+		return "PENDING"
+	case StateLapsed:
+		return "LAPSED"
+	case StateInDoubt:
+		return "IN_DOUBT"
+	case StateCommitted:
+		return "COMMITTED"
+	case StateReleased:
+		return "RELEASED"
+	}
+	return "UNKNOWN"
+}
+
+// Record is what the coordinator knows of an identity. It holds nothing that proves
+// ownership.
+type Record struct {
+	Identity Identity // with the namespace filled in
+	State    State
+	// Fence and Revision are 0 where the caller may not resolve.
+	Fence       uint64
+	Revision    uint64 // what Resolve names
+	Attempt     uint32
+	Fingerprint []byte
+	OnLapse     OnLapse
+	PendingTTL  time.Duration
+	Retention   time.Duration
+	Owner       string
+	// CreatedAt, StartedAt and CommittedAt are by the wall clock of the leader of the
+	// time, for people. CommittedAt is zero unless committed.
+	CreatedAt, StartedAt, CommittedAt time.Time
+	// Response is nil unless committed. Its body is empty unless asked for, and
+	// ResponseBytes is how large it all is.
+	Response      *Response
+	ResponseBytes uint64
+	// ReleaseReason is why the latest release was made.
+	ReleaseReason string
+	// Remaining is the time until the current window ends. A record in doubt has no end,
+	// and 0 here.
+	Remaining time.Duration
+	// Age is the time since the commit or release, else since the latest grant.
+	Age time.Duration
+	// Late says that the commit or release came after the deadline.
+	Late bool
+}
+
+func recordOf(wire *coordinatorv1.Record) *Record {
+	r := &Record{
+		Identity: identityOf(wire.GetIdentity()), State: stateOf(wire.GetState()),
+		Fence: wire.GetFence(), Revision: wire.GetRevision(), Attempt: wire.GetAttempt(),
+		Fingerprint: wire.GetFingerprint(),
+		PendingTTL:  wire.GetPendingTtl().AsDuration(), Retention: wire.GetRetention().AsDuration(),
+		Owner: wire.GetOwner(), ResponseBytes: wire.GetResponseBytes(), ReleaseReason: wire.GetReleaseReason(),
+		Remaining: wire.GetRemaining().AsDuration(), Age: wire.GetAge().AsDuration(), Late: wire.GetLate(),
+	}
+	if wire.GetOnLapse() == coordinatorv1.OnLapse_ON_LAPSE_HOLD {
+		r.OnLapse = Hold
+	}
+	if at := wire.GetCreatedAt(); at != nil {
+		r.CreatedAt = at.AsTime()
+	}
+	if at := wire.GetStartedAt(); at != nil {
+		r.StartedAt = at.AsTime()
+	}
+	if at := wire.GetCommittedAt(); at != nil {
+		r.CommittedAt = at.AsTime()
+	}
+	if response := wire.GetResponse(); response != nil {
+		decoded := responseOf(response)
+		r.Response = &decoded
+	}
+	return r
+}
+
+func stateOf(wire coordinatorv1.State) State {
+	switch wire {
+	case coordinatorv1.State_STATE_PENDING:
+		return StatePending
+	case coordinatorv1.State_STATE_LAPSED:
+		return StateLapsed
+	case coordinatorv1.State_STATE_IN_DOUBT:
+		return StateInDoubt
+	case coordinatorv1.State_STATE_COMMITTED:
+		return StateCommitted
+	case coordinatorv1.State_STATE_RELEASED:
+		return StateReleased
+	}
+	return StateUnknown
+}
+
+// GetOption is an option of [Client.Get].
+type GetOption interface{ applyToGet(*getConfig) }
+
+type getConfig struct{ body bool }
+
+type getOption func(*getConfig)
+
+func (o getOption) applyToGet(c *getConfig) { o(c) }
+
+// WithBody asks for the body of the committed response too.
+func WithBody() GetOption { return getOption(func(c *getConfig) { c.body = true }) }
+
+// Get returns the record. It sees every call that was answered before it was sent.
+//
+// Errors: [ErrNotFound], [ErrInvalidArgument], [ErrUnavailable].
+func (c *Client) Get(ctx context.Context, id Identity, options ...GetOption) (*Record, error) {
+	var cfg getConfig
+	for _, option := range options {
+		option.applyToGet(&cfg)
+	}
+	request := &coordinatorv1.GetRequest{Identity: id.wire(), IncludeBody: cfg.body}
+	got, err := invoke(ctx, c, operation{name: callGet, identity: id, reads: true, bound: c.callTimeout},
+		func(ctx context.Context, service coordinatorv1.CoordinatorServiceClient, options ...grpc.CallOption) (*coordinatorv1.GetResponse, error) {
+			return service.Get(ctx, request, options...)
+		})
+	if err != nil {
+		return nil, err
+	}
+	return recordOf(got.message.GetRecord()), nil
+}

@@ -1,0 +1,289 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+)
+
+// Reservation is the right to run one operation, until its deadline. It may be used by
+// several goroutines at once.
+//
+// End it with Commit or Release. Whoever does not know what came of the operation does
+// neither, and lets it lapse.
+type Reservation struct {
+	client    *Client
+	identity  Identity
+	token     string
+	fence     uint64
+	attempt   uint32
+	previous  Previous
+	onLapse   OnLapse
+	ownership *ownership
+
+	mu      sync.Mutex
+	ttl     time.Duration // what was left when the last grant or Extend was answered
+	renewAt time.Duration // a third of that after it was sent
+}
+
+// Previous is how the attempt before a reservation ended.
+type Previous struct {
+	// End is the way it ended.
+	End PreviousEnd
+	// Reason is why it was released, or the note of its settlement as not applied.
+	Reason string
+	// Fence is its fence; 0 where there was none.
+	Fence uint64
+}
+
+// PreviousEnd is a way in which an attempt ended.
+type PreviousEnd int
+
+const (
+	// PreviousUnknown means: the coordinator is newer than this client. Take it as lapsed.
+	PreviousUnknown PreviousEnd = iota
+	// PreviousNone means: this is the first attempt.
+	PreviousNone
+	// PreviousReleased means: it did nothing.
+	PreviousReleased
+	// PreviousLapsed means: it went silent, and whether it did anything is unknown.
+	PreviousLapsed
+)
+
+// String returns the word that the contract uses.
+func (e PreviousEnd) String() string {
+	switch e {
+	case PreviousNone:
+		return "none"
+	case PreviousReleased:
+		return "released"
+	case PreviousLapsed:
+		return "lapsed"
+	}
+	return "unknown"
+}
+
+func previousOf(wire *coordinatorv1.Previous) Previous {
+	p := Previous{Reason: wire.GetReason(), Fence: wire.GetFence()}
+	switch wire.GetEnd() {
+	case coordinatorv1.PreviousEnd_PREVIOUS_END_NONE:
+		p.End = PreviousNone
+	case coordinatorv1.PreviousEnd_PREVIOUS_END_RELEASED:
+		p.End = PreviousReleased
+	case coordinatorv1.PreviousEnd_PREVIOUS_END_LAPSED:
+		p.End = PreviousLapsed
+	}
+	return p
+}
+
+// Identity returns what is reserved.
+func (r *Reservation) Identity() Identity { return r.identity }
+
+// Token returns the proof of ownership. Keep it secret.
+func (r *Reservation) Token() string { return r.token }
+
+// Fence returns a number that only grows within a shard, 1 or more. A downstream system
+// that keeps the highest it has seen can refuse an owner whose clock stood still.
+func (r *Reservation) Fence() uint64 { return r.fence }
+
+// Attempt returns the number of this attempt: 1 for the first of the record's life.
+func (r *Reservation) Attempt() uint32 { return r.attempt }
+
+// Previous returns how the attempt before this one ended.
+func (r *Reservation) Previous() Previous { return r.previous }
+
+// Derive is [Identity.Derive] of what is reserved.
+func (r *Reservation) Derive(name string) string { return r.identity.Derive(name) }
+
+// Context returns a context that ends with the ownership: at the owner's own deadline,
+// or as soon as the ownership is lost, or when Commit or Release is sent. Work under it
+// and stop when it ends. It carries the values of Reserve's context, but does not end
+// with it; see [Reservation.Within].
+//
+// The deadline is the moment at which the try that was answered was sent, plus 99.9 % of
+// the time that the coordinator then gave, on a clock that only runs forward and, on
+// Linux, counts suspends. Extend moves it, never backwards. After a suspend Err is right
+// at once, while Done is closed within a second: look at Err before a step that must not
+// be done by who is no owner any more. Contexts made from it follow Done.
+//
+// Err is context.DeadlineExceeded at the deadline, and context.Canceled otherwise;
+// context.Cause says why: [ErrLapsed], [ErrSettled], or what was found out, such as
+// [ErrLost].
+func (r *Reservation) Context() context.Context { return r.ownership }
+
+// Within returns a context that ends with the given one and with the ownership,
+// whichever is first. Call cancel when it is not needed any more.
+func (r *Reservation) Within(ctx context.Context) (bound context.Context, cancel context.CancelFunc) {
+	return r.ownership.bind(ctx)
+}
+
+// Remaining returns the time until the owner's deadline; 0 once the ownership has ended.
+func (r *Reservation) Remaining() time.Duration { return r.ownership.remaining() }
+
+// CommitOption is an option of [Reservation.Commit], and of [Client.Do] too.
+type CommitOption interface {
+	DoOption
+	applyToCommit(*commitConfig)
+}
+
+type commitConfig struct{ retention *time.Duration }
+
+type commitOption func(*commitConfig)
+
+func (o commitOption) applyToCommit(c *commitConfig) { o(c) }
+func (o commitOption) applyToDo(c *doConfig)         { o(&c.commit) }
+
+// WithCommitRetention says how long the response is kept, from the commit; 1 s to 30
+// days. Default: the record's own.
+func WithCommitRetention(d time.Duration) CommitOption {
+	return commitOption(func(c *commitConfig) { c.retention = &d })
+}
+
+// Commit says that the operation is done, and stores its response for every duplicate.
+// It is accepted after the deadline too, as long as nobody else was admitted. The same
+// Commit again is fine.
+//
+// From the moment it is sent the reservation's context has ended, whatever the answer:
+// start nothing more. A Commit that fails is never a reason to Release: commit again; the
+// answer then is the truth.
+//
+// A context that is the reservation's own, or made from it, does not end the Commit:
+// [WithSettleTimeout] does.
+//
+// Errors: [ErrConflict], [ErrAlreadyReleased], [ErrResponseTooLarge], [ErrLost],
+// [ErrInvalidArgument], [ErrUnavailable], [ErrUnknown].
+func (r *Reservation) Commit(ctx context.Context, response Response, options ...CommitOption) error {
+	var cfg commitConfig
+	for _, option := range options {
+		option.applyToCommit(&cfg)
+	}
+	r.ownership.end(ErrSettled)
+	ctx, bound := r.detached(ctx)
+	return r.commit(ctx, response, cfg, bound)
+}
+
+func (r *Reservation) commit(ctx context.Context, response Response, cfg commitConfig, bound time.Duration) error {
+	request := &coordinatorv1.CommitRequest{
+		Identity: r.identity.wire(), Token: r.token, Response: response.wire(), Retention: window(cfg.retention),
+	}
+	_, err := invoke(ctx, r.client, operation{name: callCommit, identity: r.identity, bound: bound},
+		func(ctx context.Context, service coordinatorv1.CoordinatorServiceClient, options ...grpc.CallOption) (*coordinatorv1.CommitResponse, error) {
+			if err := fits(callCommit, request); err != nil {
+				return nil, err
+			}
+			return service.Commit(ctx, request, options...)
+		})
+	return err
+}
+
+// fits refuses what gRPC itself would refuse without saying why.
+func fits(call string, request proto.Message) error {
+	if size := proto.Size(request); size > messageBytesMax {
+		return &Error{
+			Call: call, Reason: reasonResponseTooLarge, Message: "the response is larger than a message to a node may be",
+			Violations: []Violation{{Field: "response", Detail: "is too large to be sent"}},
+		}
+	}
+	return nil
+}
+
+// Release says that nothing happened, and that nothing will, and frees the key at once.
+// The reason, 0 to 1024 bytes, is told to the next owner. Whoever does not know must not
+// release. Again is fine.
+//
+// From the moment it is sent the reservation's context has ended, whatever the answer. A
+// context that is the reservation's own does not end the Release.
+//
+// Errors: [ErrAlreadyCommitted], [ErrLost], [ErrInvalidArgument], [ErrUnavailable],
+// [ErrUnknown].
+func (r *Reservation) Release(ctx context.Context, reason string) error {
+	r.ownership.end(ErrSettled)
+	ctx, bound := r.detached(ctx)
+	return r.release(ctx, reason, bound)
+}
+
+func (r *Reservation) release(ctx context.Context, reason string, bound time.Duration) error {
+	request := &coordinatorv1.ReleaseRequest{Identity: r.identity.wire(), Token: r.token, Reason: reason}
+	_, err := invoke(ctx, r.client, operation{name: callRelease, identity: r.identity, bound: bound},
+		func(ctx context.Context, service coordinatorv1.CoordinatorServiceClient, options ...grpc.CallOption) (*coordinatorv1.ReleaseResponse, error) {
+			return service.Release(ctx, request, options...)
+		})
+	return err
+}
+
+// detached returns what Commit and Release run under: the given context, unless that
+// ends with the ownership itself, which has just ended.
+func (r *Reservation) detached(ctx context.Context) (context.Context, time.Duration) {
+	if of, ok := ctx.Value(reservationKey{}).(*Reservation); ok && of == r {
+		return context.WithoutCancel(ctx), r.client.settleTimeout
+	}
+	return ctx, r.client.callTimeout
+}
+
+// Extend moves the deadline to ttl from now, never backwards; 0 means the time that was
+// asked for on Reserve. 100 ms to 24 h, and not beyond 7 days after the grant (a setting).
+//
+// Where the answer says that the ownership is lost, the reservation's context ends with
+// that as its cause. A reservation that has ended is not extended: [ErrLapsed], or what
+// ended it.
+//
+// Errors: [ErrLapsed], [ErrLost], [ErrAlreadyCommitted], [ErrAlreadyReleased],
+// [ErrSettled], [ErrInvalidArgument], [ErrUnavailable], [ErrUnknown].
+func (r *Reservation) Extend(ctx context.Context, ttl time.Duration) error {
+	request := &coordinatorv1.ExtendRequest{Identity: r.identity.wire(), Token: r.token}
+	if ttl != 0 {
+		request.PendingTtl = window(&ttl)
+	}
+	// It ends with the ownership: there is nothing to extend then.
+	bound, cancel := r.Within(ctx)
+	defer cancel()
+	if err := r.ended(); err != nil {
+		return err
+	}
+	got, err := invoke(bound, r.client, operation{name: callExtend, identity: r.identity, bound: r.client.callTimeout},
+		func(ctx context.Context, service coordinatorv1.CoordinatorServiceClient, options ...grpc.CallOption) (*coordinatorv1.ExtendResponse, error) {
+			return service.Extend(ctx, request, options...)
+		})
+	if err != nil {
+		if lost(err) {
+			r.ownership.end(err)
+			return err
+		}
+		if ended := r.ended(); ended != nil {
+			return ended
+		}
+		return err
+	}
+	remaining := got.message.GetRemaining().AsDuration()
+	if !r.ownership.extend(got.sent + share(remaining)) {
+		return r.ended()
+	}
+	r.mu.Lock()
+	r.ttl, r.renewAt = remaining, got.sent+remaining/3
+	r.mu.Unlock()
+	return nil
+}
+
+// ended returns why the ownership has ended, or nil while it has not.
+func (r *Reservation) ended() error {
+	if r.ownership.Err() == nil {
+		return nil
+	}
+	return context.Cause(r.ownership)
+}
+
+// lost reports whether the error says that the reservation is not its owner's any more.
+func lost(err error) bool {
+	for _, is := range [...]error{ErrLost, ErrLapsed, ErrAlreadyCommitted, ErrAlreadyReleased} {
+		if errors.Is(err, is) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,290 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+)
+
+// waitMost is how long one Reserve may be held back; a longer wait is several.
+const waitMost = time.Minute
+
+// answerMargin is what a caller's deadline leaves for the answer after a wait.
+const answerMargin = 500 * time.Millisecond
+
+// ReserveOption is an option of [Client.Reserve], and of [Client.Do] too.
+type ReserveOption interface {
+	DoOption
+	applyToReserve(*reserveConfig)
+}
+
+type reserveConfig struct {
+	fingerprint []byte
+	pendingTTL  *time.Duration
+	retention   *time.Duration
+	onLapse     OnLapse
+	owner       string
+	wait        time.Duration
+}
+
+type reserveOption func(*reserveConfig)
+
+func (o reserveOption) applyToReserve(c *reserveConfig) { o(c) }
+func (o reserveOption) applyToDo(c *doConfig)           { o(&c.reserve) }
+
+// OnLapse says what becomes of a reservation whose deadline passes without a word.
+type OnLapse int
+
+const (
+	// Reopen is the default: the next Reserve is granted and told of the lapse. Right
+	// where the work can be done twice harmlessly, or where a fence check downstream
+	// refuses the old owner.
+	Reopen OnLapse = iota
+	// Hold means: nobody is admitted until the owner commits or releases after all, or someone
+	// who knows resolves it. Right where twice is worse than not at all.
+	Hold
+)
+
+// WithFingerprint tells one request from another under the same key, such as a hash of
+// its body; 0 to 64 bytes. Another one under the same key is [ErrFingerprintMismatch].
+func WithFingerprint(fingerprint []byte) ReserveOption {
+	return reserveOption(func(c *reserveConfig) { c.fingerprint = fingerprint })
+}
+
+// WithPendingTTL says how long the owner may hold the reservation without a word, 100 ms
+// to 24 h. Default: the coordinator's, 5 min.
+func WithPendingTTL(d time.Duration) ReserveOption {
+	return reserveOption(func(c *reserveConfig) { c.pendingTTL = &d })
+}
+
+// WithRetention says how long the record is kept after its deadline, its commit or its
+// release, 1 s to 30 days. Default: the coordinator's, 24 h.
+func WithRetention(d time.Duration) ReserveOption {
+	return reserveOption(func(c *reserveConfig) { c.retention = &d })
+}
+
+// WithOnLapse says what a deadline that passes without a word means for others.
+// Default: [Reopen].
+func WithOnLapse(o OnLapse) ReserveOption {
+	return reserveOption(func(c *reserveConfig) { c.onLapse = o })
+}
+
+// WithOwner is what the caller calls itself, 0 to 128 bytes. It is shown to people and to
+// those who are refused.
+func WithOwner(name string) ReserveOption {
+	return reserveOption(func(c *reserveConfig) { c.owner = name })
+}
+
+// WithWait waits as long for a reservation that another attempt holds to become free or
+// committed, before [ErrPending] is returned. Default: 0. What is not more than 0 does
+// not wait.
+func WithWait(d time.Duration) ReserveOption {
+	return reserveOption(func(c *reserveConfig) { c.wait = max(0, d) })
+}
+
+// Reserve asks to be the one that runs the operation. The caller is admitted if there
+// is a reservation, and only then; every other outcome is an error: [ErrPending],
+// [ErrCommitted], [ErrInDoubt], or a failure.
+//
+// Each call is an attempt of its own, and all its tries are the same attempt: a retry of
+// what was granted already gets the same grant. Where it ends without an answer and may
+// have been granted all the same ([ErrUnknown]), the reservation that nobody heard of is
+// given back behind the scenes; until then others are told that it is pending.
+//
+// The context bounds the call, not the reservation, which keeps the context's values.
+func (c *Client) Reserve(ctx context.Context, id Identity, options ...ReserveOption) (*Reservation, error) {
+	var cfg reserveConfig
+	for _, option := range c.defaults {
+		option.applyToReserve(&cfg)
+	}
+	for _, option := range options {
+		option.applyToReserve(&cfg)
+	}
+	return c.reserve(ctx, id, cfg)
+}
+
+func (c *Client) reserve(ctx context.Context, id Identity, cfg reserveConfig) (*Reservation, error) {
+	if deadline, ok := ctx.Deadline(); ok {
+		// An answer, even a pending one, is worth more than a deadline that has passed.
+		left := time.Until(deadline)
+		cfg.wait = max(0, min(cfg.wait, left-min(left/4, answerMargin)))
+	}
+	start := c.clock()
+	bound := func() time.Duration { return c.callTimeout + cfg.wait - (c.clock() - start) }
+	var pause pause
+	for over := 0; ; {
+		a := &attempt{client: c, identity: id, config: cfg, waitUntil: start + cfg.wait}
+		_, _ = rand.Read(a.id[:]) // this cannot fail: a system without randomness ends the program
+		r, err := a.reserve(ctx, bound)
+		var failed *Error
+		switch {
+		case err == nil:
+			return r, nil
+		case errors.As(err, &failed) && failed.Reason == reasonAttemptEnded:
+		case errors.Is(err, errOver):
+			over++
+		case errors.Is(err, ErrUnknown):
+			c.startBounded(a.giveBack)
+			return nil, err
+		default:
+			return nil, err
+		}
+		// This attempt is over before anybody could act on it. The caller still wants the
+		// key, so another one asks.
+		bounded, cancel := context.WithTimeout(ctx, bound())
+		again := over < overMost && pause.rest(bounded, 0)
+		cancel()
+		switch {
+		case again:
+		case failed != nil:
+			return nil, failed
+		default:
+			return nil, &Error{Call: callReserve, Message: "each grant was over before it arrived", ended: ErrLapsed}
+		}
+	}
+}
+
+// overMost is after how many grants that were over when they arrived a call gives up:
+// its window is shorter than the way.
+const overMost = 3
+
+// errOver reports a grant that was over when it arrived.
+var errOver = errors.New("the grant was over when it arrived")
+
+// attempt is one attempt to reserve, with one id over all its tries.
+type attempt struct {
+	client    *Client
+	id        [16]byte
+	identity  Identity
+	config    reserveConfig
+	waitUntil time.Duration
+}
+
+// holdBack is how long the coordinator is to hold a pending answer back: what is left of
+// the wait.
+func (a *attempt) holdBack() time.Duration {
+	return max(0, min(a.waitUntil-a.client.clock(), waitMost))
+}
+
+func (a *attempt) request(hold time.Duration) *coordinatorv1.ReserveRequest {
+	return &coordinatorv1.ReserveRequest{
+		Identity: a.identity.wire(), AttemptId: a.id[:], Fingerprint: a.config.fingerprint,
+		PendingTtl: window(a.config.pendingTTL), Retention: window(a.config.retention),
+		OnLapse: a.config.onLapse.wire(), Owner: a.config.owner, Wait: durationpb.New(hold),
+	}
+}
+
+// reserve asks until there is an outcome, or none but pending is left.
+func (a *attempt) reserve(ctx context.Context, bound func() time.Duration) (*Reservation, error) {
+	for {
+		var hold time.Duration
+		got, err := invoke(ctx, a.client, operation{
+			name: callReserve, identity: a.identity, bound: bound(),
+			hold: func() time.Duration { hold = a.holdBack(); return hold },
+		}, func(ctx context.Context, service coordinatorv1.CoordinatorServiceClient, options ...grpc.CallOption) (*coordinatorv1.ReserveResponse, error) {
+			return service.Reserve(ctx, a.request(hold), options...)
+		})
+		if err != nil {
+			return nil, err
+		}
+		if granted := got.message.GetGranted(); granted != nil {
+			return a.granted(ctx, got.sent, granted)
+		}
+		err = refusal(got.message)
+		var pending *PendingError
+		if !errors.As(err, &pending) || a.holdBack() == 0 ||
+			!rest(ctx, min(pending.RetryAfter, a.holdBack())) {
+			return nil, err
+		}
+	}
+}
+
+// granted turns a grant into a reservation, if it is not over.
+func (a *attempt) granted(ctx context.Context, sent time.Duration, g *coordinatorv1.Granted) (*Reservation, error) {
+	c := a.client
+	window := g.GetWaited().AsDuration() + g.GetRemaining().AsDuration()
+	r := &Reservation{
+		client: c, identity: a.identity, token: g.GetToken(), fence: g.GetFence(), attempt: g.GetAttempt(),
+		previous: previousOf(g.GetPrevious()), onLapse: a.config.onLapse,
+		ttl: g.GetRemaining().AsDuration(), renewAt: sent + g.GetRemaining().AsDuration()/3,
+	}
+	deadline := sent + share(window)
+	if c.clock() < deadline {
+		r.ownership = begin(ctx, c.clock, r, deadline)
+		return r, nil
+	}
+	// Nobody has acted on it, and nobody will.
+	if err := r.release(ctx, reasonOver, c.tryTimeout); err != nil {
+		c.startBounded(func(ctx context.Context) { r.giveBack(ctx) })
+	}
+	return nil, errOver
+}
+
+// share is the part of a window that its owner may use: 99.9 %, since clocks may run
+// apart by 500 ppm each.
+func share(window time.Duration) time.Duration { return window - window/1000 - 1 }
+
+// Reasons of releases that the client makes by itself.
+const (
+	reasonOver   = "the grant was over when it arrived"
+	reasonGoneBy = "the caller was gone before it heard of the grant"
+)
+
+// giveBack finds out whether the attempt was granted, and releases it then. If it was
+// not it is now, for a moment, and released as well: nobody acts on it.
+func (a *attempt) giveBack(ctx context.Context) {
+	got, err := invoke(ctx, a.client, operation{name: callReserve, identity: a.identity, bound: a.client.callTimeout},
+		func(ctx context.Context, service coordinatorv1.CoordinatorServiceClient, options ...grpc.CallOption) (*coordinatorv1.ReserveResponse, error) {
+			return service.Reserve(ctx, a.request(0), options...)
+		})
+	if err != nil {
+		if errors.Is(err, ErrUnavailable) {
+			a.client.logger.WarnContext(ctx, "a reservation that nobody heard of could not be given back", "error", err)
+		}
+		return
+	}
+	if g := got.message.GetGranted(); g != nil {
+		r := &Reservation{client: a.client, identity: a.identity, token: g.GetToken()}
+		r.giveBack(ctx)
+	}
+}
+
+func (r *Reservation) giveBack(ctx context.Context) {
+	if err := r.release(ctx, reasonGoneBy, r.client.callTimeout); err != nil {
+		r.client.logger.WarnContext(ctx, "a reservation that nobody heard of could not be given back", "error", err)
+	}
+}
+
+func window(d *time.Duration) *durationpb.Duration {
+	if d == nil {
+		return nil
+	}
+	return durationpb.New(*d)
+}
+
+func (o OnLapse) wire() coordinatorv1.OnLapse {
+	switch o {
+	case Reopen:
+		return coordinatorv1.OnLapse_ON_LAPSE_REOPEN
+	case Hold:
+		return coordinatorv1.OnLapse_ON_LAPSE_HOLD
+	}
+	return coordinatorv1.OnLapse(-1) // is refused
+}
+
+// String returns the word that the contract uses.
+func (o OnLapse) String() string {
+	switch o {
+	case Reopen:
+		return "reopen"
+	case Hold:
+		return "hold"
+	}
+	return "unknown"
+}

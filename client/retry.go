@@ -1,0 +1,183 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+)
+
+// Names of the calls, as errors carry them.
+const (
+	callReserve = "Reserve"
+	callCommit  = "Commit"
+	callRelease = "Release"
+	callExtend  = "Extend"
+	callGet     = "Get"
+	callResolve = "Resolve"
+)
+
+// Backoff between rounds over the nodes, before jitter.
+const (
+	backoffFirst = 25 * time.Millisecond
+	backoffMax   = time.Second
+)
+
+// pause is how long to rest before the next round; it doubles.
+type pause struct{ next time.Duration }
+
+// rest waits for the pause, or for as long as the coordinator said, and reports whether
+// there is time left after it. Where the time would be over first it does not wait.
+func (p *pause) rest(ctx context.Context, told time.Duration) bool {
+	if p.next == 0 {
+		p.next = backoffFirst
+	}
+	// Callers that failed together do not come back together.
+	d := told + p.next/2 + rand.N(p.next/2+1) //nolint:gosec // jitter need not be unguessable
+	p.next = min(2*p.next, backoffMax)
+	return rest(ctx, d)
+}
+
+func rest(ctx context.Context, d time.Duration) bool {
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d {
+		return false
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// operation is one call with all its tries.
+type operation struct {
+	name     string
+	identity Identity
+	reads    bool          // it changes nothing
+	bound    time.Duration // for all tries together
+	// hold is how long the next try asks to be held back, on top of its own time.
+	// Nil: not at all.
+	hold func() time.Duration
+}
+
+// answer is what the try that was answered came to.
+type answer[A any] struct {
+	message A
+	sent    time.Duration // when that very try was sent, or a little earlier
+}
+
+// invoke makes one call: the very same request, to one node after the other, until one
+// has an answer. What is worth another try is decided in failure; a request carries its
+// attempt id or token, so that sending it again is safe. The error is an *Error.
+func invoke[A any](ctx context.Context, c *Client, op operation,
+	send func(context.Context, coordinatorv1.CoordinatorServiceClient, ...grpc.CallOption) (A, error),
+) (answer[A], error) {
+	bounded, cancel := context.WithTimeout(ctx, op.bound)
+	defer cancel()
+	var (
+		last  *Error
+		doubt bool // an earlier try may have been carried out
+		asked = map[*clusterNode]bool{}
+		pause pause
+		idle  bool // it has rested since the last try
+	)
+	// over is what to say when no try is left.
+	over := func() (answer[A], error) {
+		e := &Error{Call: op.name, Code: codes.Unavailable, Message: "no node was asked"}
+		if last != nil {
+			*e = *last
+		}
+		e.MaybeApplied = doubt
+		if e.ended = ctx.Err(); e.ended == nil && bounded.Err() == nil {
+			// The next try would have come after the deadline; whose that is decides.
+			if deadline, ok := ctx.Deadline(); ok {
+				if own, _ := bounded.Deadline(); !own.Before(deadline) {
+					e.ended = context.DeadlineExceeded
+				}
+			}
+		}
+		return answer[A]{}, e
+	}
+	for {
+		if bounded.Err() != nil {
+			return over()
+		}
+		node, anew := c.router.pick(op.identity, asked)
+		if node == nil {
+			return answer[A]{}, ErrClosed
+		}
+		if anew && !idle && !pause.rest(bounded, 0) {
+			c.router.done(node, nil, true)
+			return over()
+		}
+		asked[node], idle = true, false
+		got, failed := try(bounded, c, op, node, send)
+		if failed == nil {
+			return got, nil
+		}
+		if c.isClosed() {
+			return answer[A]{}, ErrClosed
+		}
+		// This is an answer: the truth, whatever became of earlier tries.
+		if !failed.retriable {
+			failed.MaybeApplied = failed.MaybeApplied || doubt && failed.Code == codes.ResourceExhausted
+			return answer[A]{}, failed
+		}
+		doubt = doubt || failed.MaybeApplied
+		// What only says that time was over tells less than what came before it.
+		if last == nil || failed.Code == codes.Unavailable || last.Code != codes.Unavailable {
+			last = failed
+		}
+		if failed.RetryAfter > 0 {
+			if idle = pause.rest(bounded, failed.RetryAfter); !idle {
+				return over()
+			}
+		}
+	}
+}
+
+// try asks one node once.
+func try[A any](ctx context.Context, c *Client, op operation, node *clusterNode,
+	send func(context.Context, coordinatorv1.CoordinatorServiceClient, ...grpc.CallOption) (A, error),
+) (answer[A], *Error) {
+	within := c.tryTimeout
+	if op.hold != nil {
+		within += op.hold()
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	// gRPC fills in the peer once the call has been given a stream on a connection:
+	// before that it cannot have been sent.
+	var (
+		to     peer.Peer
+		header metadata.MD
+	)
+	sent := c.clock()
+	message, err := send(ctx, node.service, grpc.Peer(&to), grpc.Header(&header))
+	if err == nil {
+		c.router.done(node, header, true)
+		return answer[A]{message: message, sent: sent}, nil
+	}
+	var local *Error
+	if errors.As(err, &local) { // the request was not fit to be sent
+		c.router.done(node, header, true)
+		return answer[A]{}, local
+	}
+	failed := failure(op.name, err, to.Addr != nil, op.reads)
+	silent := failed.Reason == "" && failed.retriable
+	if ctx.Err() != nil && c.clock()-sent < c.tryTimeout {
+		silent = false // its caller gave up: that says nothing about the node
+	}
+	c.router.done(node, header, !silent)
+	return answer[A]{}, failed
+}
