@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -34,6 +36,14 @@ func Build(dir string) (Programs, error) {
 	return Programs{Coordinator: filepath.Join(dir, "coordinator"), Coordctl: filepath.Join(dir, "coordctl")}, nil
 }
 
+// environment is what the programs are run in: without settings of theirs, and variables
+// of the tests, that a shell or a Makefile may have.
+func environment() []string {
+	return slices.DeleteFunc(os.Environ(), func(variable string) bool {
+		return strings.HasPrefix(variable, "COORDINATOR_") || strings.HasPrefix(variable, "COORDCTL_")
+	})
+}
+
 // Result is how a program ended.
 type Result struct {
 	Code           int
@@ -47,6 +57,7 @@ func Run(within time.Duration, program string, arguments ...string) (Result, err
 	defer cancel()
 	command := exec.CommandContext(ctx, program, arguments...)
 	command.SysProcAttr = attributes()
+	command.Env = environment()
 	var stdout, stderr bytes.Buffer
 	command.Stdout, command.Stderr = &stdout, &stderr
 	began := time.Now()

@@ -64,6 +64,7 @@ func (n *Node) Start(more ...string) error {
 	started := &life{command: exec.CommandContext(context.Background(), n.program, append(n.arguments[:len(n.arguments):len(n.arguments)], more...)...), ended: make(chan struct{})}
 	started.command.Stdout, started.command.Stderr = out, out
 	started.command.SysProcAttr = attributes()
+	started.command.Env = environment()
 	if err := started.command.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", n.Name, err)
 	}
