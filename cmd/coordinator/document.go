@@ -23,7 +23,8 @@ func writeHelp(w io.Writer, about string) {
 	b.WriteString(`
 Each setting is also an environment variable, COORDINATOR_ and its name with
 underscores, such as ` + (setting{name: "data-dir"}).environment() + `, and a key of the YAML file. A
-flag counts before the environment, and that before the file.
+flag counts before the environment, and that before the file. An unknown variable
+that begins so is an error.
 
 Exit codes: 0 stopped by a signal · 1 could not start or go on · 2 wrong setting
 `)
@@ -69,8 +70,9 @@ cmd/coordinator/settings.go. Do not edit. -->
 Each setting is a flag of ` + "`coordinator`" + `, an environment variable, and a key of the YAML file that
 ` + "`--config`" + ` (or ` + "`" + (setting{name: configSetting}).environment() + "`" + `) names. A flag counts before the environment, that before the file, and that
 before the default. An environment variable that is empty is not set. A key that the file
-should not have is an error, as is a value out of range: the node then says which one in one line and
-exits with 2.
+should not have is an error, as is a value out of range or an unknown variable that begins with ` + "`" + environmentPrefix + "`" + `: the
+node then says which one in one line and exits with 2. (Variables by which Kubernetes describes a service of that
+name, such as ` + "`" + environmentPrefix + "SERVICE_HOST`" + `, are left alone.)
 
 Durations are written as ` + "`1h30m`, `5s` or `100ms`" + `; bytes as ` + "`1048576` or `1MiB`" + `. In the file, ` + "`peers`" + ` may also be a
 mapping of names to addresses.

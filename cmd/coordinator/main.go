@@ -23,10 +23,10 @@ const (
 	exitUsage  = 2 // a flag or a setting is wrong
 )
 
-func main() { os.Exit(run(os.Args[1:], os.LookupEnv, os.Stdout, os.Stderr)) }
+func main() { os.Exit(run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr)) }
 
 // run is main without the process around it.
-func run(arguments []string, environment func(string) (string, bool), stdout, stderr io.Writer) int {
+func run(arguments []string, environment []string, stdout, stderr io.Writer) int {
 	code := 0
 	command := newCommand(environment, func(o *options) error {
 		var err error
@@ -46,7 +46,7 @@ func run(arguments []string, environment func(string) (string, bool), stdout, st
 }
 
 // newCommand returns the command line. Every flag comes from the table.
-func newCommand(environment func(string) (string, bool), serve func(*options) error) *cobra.Command {
+func newCommand(environment []string, serve func(*options) error) *cobra.Command {
 	flags := make(map[string]*raw)
 	command := &cobra.Command{
 		Use:   "coordinator [flags]",

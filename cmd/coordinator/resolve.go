@@ -49,13 +49,18 @@ func addFlags(set *pflag.FlagSet, flags map[string]*raw) {
 }
 
 // resolve returns the settings: each from its flag, else its environment variable,
-// else the YAML file, else its default. An environment variable that is empty is not set.
-func resolve(flags map[string]*raw, environment func(string) (string, bool)) (*options, error) {
+// else the YAML file, else its default. The environment is as [os.Environ] has it; a
+// variable that is empty is not set.
+func resolve(flags map[string]*raw, variables []string) (*options, error) {
 	o := defaults()
 	sections := table(o)
+	if err := checkEnvironment(variables, sections); err != nil {
+		return nil, err
+	}
+	environment := lookup(variables)
 	path, source := flags[configSetting].text, "--"+configSetting
 	if variable := (setting{name: configSetting}).environment(); !flags[configSetting].set {
-		path, _ = environment(variable)
+		path = environment(variable)
 		source = variable
 	}
 	var file map[string]string
@@ -71,7 +76,7 @@ func resolve(flags map[string]*raw, environment func(string) (string, bool)) (*o
 			if inFile, ok := file[s.name]; ok {
 				given, from = inFile, path
 			}
-			if variable, ok := environment(s.environment()); ok && variable != "" {
+			if variable := environment(s.environment()); variable != "" {
 				given, from = variable, s.environment()
 			}
 			if f := flags[s.name]; f.set {

@@ -43,7 +43,7 @@ type setting struct {
 
 // environment returns the name of the environment variable.
 func (s setting) environment() string {
-	return "COORDINATOR_" + strings.ToUpper(strings.ReplaceAll(s.name, "-", "_"))
+	return environmentPrefix + strings.ToUpper(strings.ReplaceAll(s.name, "-", "_"))
 }
 
 // section is a part of the table under one heading.

@@ -32,11 +32,8 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// none is an environment without variables.
-func none(string) (string, bool) { return "", false }
-
 func TestDefaultsAreTheNodes(t *testing.T) {
-	o, err := resolve(unset(), none)
+	o, err := resolve(unset(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,6 +108,36 @@ func TestShortDurations(t *testing.T) {
 	} {
 		if got := short(d); got != want {
 			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+func TestUnknownVariables(t *testing.T) {
+	for variable, want := range map[string]string{
+		"COORDINATOR_PEER=n1=127.0.0.1:1":               "unknown environment variable COORDINATOR_PEER; the nearest that there is: COORDINATOR_PEERS",
+		"COORDINATOR_DATADIR=d":                         "COORDINATOR_DATADIR; the nearest that there is: COORDINATOR_DATA_DIR",
+		"COORDINATOR_HTTP_LISTN=127.0.0.1:0":            "the nearest that there is: COORDINATOR_HTTP_LISTEN",
+		"COORDINATOR_CONFIGURATION=x":                   "the nearest that there is: COORDINATOR_",
+		"COORDINATOR_PORT=7420":                         "unknown environment variable COORDINATOR_PORT;",
+		"COORDINATOR_=x":                                "unknown environment variable COORDINATOR_;",
+		"COORDINATOR_PEER=":                             "", // empty is not set
+		"COORDINATOR_LISTEN=127.0.0.1:0":                "",
+		"COORDINATORX=1":                                "",
+		"COORDCTL_ENDPOINTS=x":                          "",
+		"PATH=COORDINATOR_PEER=1":                       "",
+		"COORDINATOR_SERVICE_HOST=10.0.0.1":             "", // what Kubernetes sets for services
+		"COORDINATOR_SERVICE_PORT=7420":                 "",
+		"COORDINATOR_SERVICE_PORT_GRPC=7420":            "",
+		"COORDINATOR_PORT=tcp://10.0.0.1:7420":          "",
+		"COORDINATOR_PORT_7420_TCP=tcp://10.0.0.1:7420": "",
+		"COORDINATOR_PORT_7420_TCP_PROTO=tcp":           "",
+		"COORDINATOR_PORT_7420_TCP_PORT=7420":           "",
+		"COORDINATOR_PORT_7420_TCP_ADDR=10.0.0.1":       "",
+		"COORDINATOR_N1_SERVICE_HOST=10.0.0.1":          "",
+	} {
+		_, err := resolve(unset(), []string{"HOME=/", variable, "COORDINATOR_SHARDS=6"})
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", variable, err, want)
 		}
 	}
 }
