@@ -10,5 +10,5 @@
 //
 // It exits with 0 after SIGTERM or SIGINT, on which it stops gracefully; with 2 where a
 // setting is wrong; and with 1 where it cannot start or go on, or a second signal
-// cut the stop short.
+// cut the stop short. A second signal within half a second counts as the first one.
 package main

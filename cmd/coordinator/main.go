@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -90,6 +91,22 @@ func serve(o *options, stderr io.Writer) (code int, err error) {
 		}
 		return exitFailed, err
 	}
+	return await(n, signals, logger)
+}
+
+// running is a node that was started.
+type running interface {
+	Done() <-chan struct{}
+	Err() error
+	Stop(ctx context.Context) error
+}
+
+// sameSignalWithin is how long after a signal further ones are the same: a supervisor may
+// signal a process and its whole group.
+const sameSignalWithin = 500 * time.Millisecond
+
+// await returns when a signal has ended the node, or it cannot go on.
+func await(n running, signals <-chan os.Signal, logger *slog.Logger) (code int, err error) {
 	select {
 	case <-n.Done():
 		// No graceful stop: the disk that ended the node would hang it, and the
@@ -98,18 +115,23 @@ func serve(o *options, stderr io.Writer) (code int, err error) {
 	case received := <-signals:
 		logger.Info("received a signal; another one ends the process at once", "signal", received.String())
 	}
+	first := time.Now()
 	stopped := make(chan error, 1)
 	go func() { stopped <- n.Stop(context.Background()) }()
-	select {
-	case err := <-stopped:
-		if err != nil {
-			return exitFailed, err
+	for {
+		select {
+		case err := <-stopped:
+			if err != nil {
+				return exitFailed, err
+			}
+			return 0, nil
+		case <-n.Done():
+			return exitFailed, n.Err()
+		case received := <-signals:
+			if time.Since(first) >= sameSignalWithin {
+				return exitFailed, fmt.Errorf("received %v while stopping; ended at once", received)
+			}
 		}
-		return 0, nil
-	case <-n.Done():
-		return exitFailed, n.Err()
-	case received := <-signals:
-		return exitFailed, fmt.Errorf("received %v while stopping; ended at once", received)
 	}
 }
 
@@ -124,6 +146,13 @@ func newLogger(o *options, stderr io.Writer) *slog.Logger {
 	if text {
 		return slog.New(slog.NewTextHandler(stderr, handlerOptions))
 	}
+	// As in text: without this a duration is a bare number, of nanoseconds.
+	handlerOptions.ReplaceAttr = func(_ []string, a slog.Attr) slog.Attr {
+		if a.Value.Kind() == slog.KindDuration {
+			a.Value = slog.StringValue(a.Value.Duration().String())
+		}
+		return a
+	}
 	return slog.New(slog.NewJSONHandler(stderr, handlerOptions))
 }
 
@@ -132,12 +161,17 @@ func isTerminal(file *os.File) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// version returns the module's version, or the commit that was built.
+// version returns the module's version, or the commit that was built, as far as the
+// build has recorded them.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"
 	}
+	return versionOf(info)
+}
+
+func versionOf(info *debug.BuildInfo) string {
 	if v := info.Main.Version; v != "" && v != "(devel)" {
 		return v
 	}

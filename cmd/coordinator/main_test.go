@@ -1,0 +1,102 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"os"
+	"runtime/debug"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// slow is a node that takes its time to stop.
+type slow struct {
+	takes  time.Duration
+	failed chan struct{}
+}
+
+func (s *slow) Done() <-chan struct{} { return s.failed }
+func (s *slow) Err() error            { return errors.New("failed") }
+
+func (s *slow) Stop(context.Context) error {
+	time.Sleep(s.takes)
+	return nil
+}
+
+func TestSignals(t *testing.T) {
+	for name, c := range map[string]struct {
+		second time.Duration // after the first; 0: none
+		takes  time.Duration
+		want   int
+	}{
+		"one":                 {0, 3 * time.Second, 0},
+		"to a process group":  {time.Millisecond, 3 * time.Second, 0},
+		"just within":         {499 * time.Millisecond, 3 * time.Second, 0},
+		"two":                 {500 * time.Millisecond, 3 * time.Second, exitFailed},
+		"after it has ended":  {4 * time.Second, 3 * time.Second, 0},
+		"again, and it hangs": {time.Second, time.Hour, exitFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				signals := make(chan os.Signal, 2)
+				signals <- syscall.SIGTERM
+				if c.second > 0 {
+					time.AfterFunc(c.second, func() { signals <- syscall.SIGTERM })
+				}
+				code, err := await(&slow{takes: c.takes, failed: make(chan struct{})}, signals, slog.New(slog.DiscardHandler))
+				if code != c.want || (err == nil) != (c.want == 0) {
+					t.Errorf("got %d, %v", code, err)
+				}
+				time.Sleep(time.Hour) // until it has stopped
+			})
+		})
+	}
+}
+
+func TestSignalsToANodeThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &slow{takes: time.Hour, failed: make(chan struct{})}
+		signals := make(chan os.Signal, 2)
+		signals <- syscall.SIGTERM
+		time.AfterFunc(time.Second, func() { close(n.failed) })
+		if code, err := await(n, signals, slog.New(slog.DiscardHandler)); code != exitFailed || err == nil {
+			t.Errorf("got %d, %v", code, err)
+		}
+		time.Sleep(2 * time.Hour)
+	})
+}
+
+// Durations in logs have units.
+func TestDurationsAreLoggedForPeople(t *testing.T) {
+	var out bytes.Buffer
+	o := defaults()
+	o.logFormat = formatJSON
+	newLogger(o, &out).Info("x", "took", 776749092*time.Nanosecond, slog.Group("g", "none", time.Duration(0)), "n", 7)
+	var line struct {
+		Took string
+		N    int
+		G    struct{ None string }
+	}
+	if err := json.Unmarshal(out.Bytes(), &line); err != nil || line.Took != "776.749092ms" || line.G.None != "0s" || line.N != 7 {
+		t.Errorf("got %s, %v", &out, err)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	commit := []debug.BuildSetting{{Key: "vcs.revision", Value: "0123456789abcdef0123456789abcdef01234567"}}
+	for want, info := range map[string]*debug.BuildInfo{
+		"v1.2.0":                 {Main: debug.Module{Version: "v1.2.0"}, Settings: commit},
+		"devel-0123456789ab":     {Main: debug.Module{Version: "(devel)"}, Settings: commit},
+		"devel":                  {Main: debug.Module{Version: "(devel)"}},
+		"v0.0.0-20260102-abcdef": {Main: debug.Module{Version: "v0.0.0-20260102-abcdef"}},
+	} {
+		if got := versionOf(info); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
