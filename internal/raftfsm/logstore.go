@@ -50,7 +50,7 @@ func openWAL(dir string, open logOpening) (opened durableLog, files *segmentFile
 	log, err := wal.Open(dir,
 		wal.WithSegmentSize(segmentBytes),
 		wal.WithMetaStore(meta),
-		wal.WithSegmentFiler(segment.NewFiler(dir, files)),
+		wal.WithSegmentFiler(segmentFiler{segment.NewFiler(dir, files)}),
 		wal.WithLogger(open.logger),
 	)
 	if err != nil {
