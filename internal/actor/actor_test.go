@@ -428,6 +428,36 @@ func TestReclaimsLeaveRoom(t *testing.T) {
 	})
 }
 
+// A reclaim may be put off for long, the clock of the log may not.
+func TestAReclaimThatIsPutOffDoesNotHoldUpTheClock(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		lazy := store.Config{FlushInterval: 10 * time.Second}
+		s := openShardOn(t, dir, lazy, func(c *Config) { c.GatheredBytesMax = 16 << 10 })
+		defer s.close()
+		for i := range 40 {
+			s.grant(fmt.Sprint("k", i), time.Second)
+		}
+		start, begun := time.Now(), s.logged()
+		for range 8 {
+			time.Sleep(time.Second)
+			synctest.Wait()
+			live := begun.Add(time.Since(start))
+			if drift := live.Sub(s.logged()); drift > alarm.DriftMin+10*time.Millisecond {
+				t.Fatalf("after %v the log's clock is %v behind", time.Since(start), drift)
+			}
+		}
+		if left := s.group.Store().Stats().Records[admission.StatePending]; left != 40 {
+			t.Errorf("%d of 40 records are left as they were: nothing was put off", left)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if left := s.group.Store().Stats().Records[admission.StatePending]; left != 0 {
+			t.Errorf("%d records were never reclaimed", left)
+		}
+	})
+}
+
 func TestStop(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, s *testShard) {
 		s.grant("k", time.Minute)

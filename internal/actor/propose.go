@@ -194,7 +194,8 @@ func (a *Actor) writeDown(now time.Time) {
 		return
 	}
 	earliest, _ := a.earliest()
-	a.propose(&proposal{reclaim: alarm.Due(earliest, a.lead.live(now))})
+	due := alarm.Due(earliest, a.lead.live(now))
+	a.propose(&proposal{reclaim: due && !now.Before(a.reclaimAt(now))})
 }
 
 // writeDownAt is when writeDown is due next; zero where it is not, or where a
@@ -204,16 +205,27 @@ func (a *Actor) writeDownAt(now time.Time) time.Time {
 	if !ok || a.paused || !a.hasRoom() || a.writingDown() {
 		return time.Time{}
 	}
-	live := a.lead.live(now)
-	if alarm.Due(earliest, live) {
-		if a.cfg.Store.Gathered() > a.cfg.GatheredBytesMax/reclaimShare {
-			return now.Add(reclaimPause)
-		}
-		if now.Before(a.restUntil) {
-			return a.restUntil
-		}
+	live, logged := a.lead.live(now), a.logged()
+	if !alarm.Due(earliest, live) {
+		return now.Add(alarm.Wait(earliest, live, logged))
 	}
-	return now.Add(alarm.Wait(earliest, live, a.logged()))
+	// A reclaim that is put off does not put off the clock.
+	at, tick := a.reclaimAt(now), now.Add(alarm.DriftMin-live.Sub(logged))
+	if tick.Before(at) {
+		return tick
+	}
+	return at
+}
+
+// reclaimAt is from when on what is due may be reclaimed.
+func (a *Actor) reclaimAt(now time.Time) time.Time {
+	if a.cfg.Store.Gathered() > a.cfg.GatheredBytesMax/reclaimShare {
+		return now.Add(reclaimPause)
+	}
+	if now.Before(a.restUntil) {
+		return a.restUntil
+	}
+	return now
 }
 
 // Nobody waits for a reclaim: every call sees a record as time has made it. So reclaims
@@ -230,7 +242,7 @@ const (
 	reclaimShare   = 4
 	reclaimPause   = 20 * time.Millisecond
 	reclaimRest    = 3
-	reclaimRestMax = 50 * time.Millisecond
+	reclaimRestMax = 250 * time.Millisecond
 )
 
 // rest puts the next reclaim off.

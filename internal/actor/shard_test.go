@@ -45,11 +45,18 @@ type testShard struct {
 // function changes is changed before.
 func openShard(t testing.TB, dir string, adjust func(*Config)) *testShard {
 	t.Helper()
+	return openShardOn(t, dir, store.Config{}, adjust)
+}
+
+// openShardOn starts a shard whose state has bounds of its own.
+func openShardOn(t testing.TB, dir string, state store.Config, adjust func(*Config)) *testShard {
+	t.Helper()
 	const self raft.ServerID = "n1/00112233445566778899aabbccddeeff"
 	group, err := raftfsm.Open(raftfsm.GroupConfig{
 		Dir:            filepath.Join(dir, "0000"),
 		Identification: store.Identification{ClusterID: "test", Shard: 0, Shards: 1},
 		Create:         true,
+		Store:          state,
 		Self:           self,
 		Layer:          lonely{closed: make(chan struct{})},
 		Bootstrap:      raftfsm.Voters(raft.Server{ID: self, Address: "127.0.0.1:1"}),

@@ -26,8 +26,8 @@ const (
 )
 
 // ReclaimMax bounds how many due records one log entry reclaims: at a few
-// microseconds each, a batch holds up what is behind it for about a millisecond.
-const ReclaimMax = 256
+// microseconds each, a batch holds up what is behind it for less than a millisecond.
+const ReclaimMax = 128
 
 // Due reports whether the earliest alarm has come.
 func Due(earliest, live admission.Time) bool { return live >= earliest }
