@@ -114,7 +114,7 @@ func (n *Node) prepare(ctx context.Context) (err error) {
 	state := n.file.State()
 	n.shards = newShards(state.Shards)
 
-	if n.listener, err = listen(cfg, "listen", cfg.Listen); err != nil {
+	if n.listener, err = listenForClients(cfg, "listen", cfg.Listen); err != nil {
 		return err
 	}
 	peers := net.Listener(newNowhere())
@@ -141,6 +141,15 @@ func listen(cfg *Config, setting, address string) (net.Listener, error) {
 		return nil, fmt.Errorf("%s: %w", setting, err)
 	}
 	return listener, nil
+}
+
+// listenForClients is listen for a port whose server says nothing of failed accepts.
+func listenForClients(cfg *Config, setting, address string) (net.Listener, error) {
+	listener, err := listen(cfg, setting, address)
+	if err != nil {
+		return nil, err
+	}
+	return &loggingListener{Listener: listener, logger: cfg.Logger}, nil
 }
 
 // hostname is what an address that stands for all of the machine's is called outside.
@@ -197,7 +206,7 @@ func (n *Node) register() error {
 	if n.cfg.HTTPListen == "" {
 		return nil
 	}
-	listener, err := listen(&n.cfg, "http-listen", n.cfg.HTTPListen)
+	listener, err := listenForClients(&n.cfg, "http-listen", n.cfg.HTTPListen)
 	if err != nil {
 		return err
 	}
