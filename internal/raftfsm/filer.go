@@ -23,7 +23,7 @@ func (f segmentFiler) Open(info types.SegmentInfo) (types.SegmentReader, error) 
 	if info.IndexStart != 0 {
 		return f.Filer.Open(info)
 	}
-	cut, err := f.Filer.RecoverTail(info)
+	cut, err := f.RecoverTail(info)
 	if err != nil {
 		return nil, err
 	}
