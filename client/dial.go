@@ -156,6 +156,7 @@ func (c *Client) connect(address string) (*grpc.ClientConn, error) {
 	target := address
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(transport),
+		grpc.WithNoProxy(), // nodes are named as they are reached; WithDialer is for the rest
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDisableRetry(), // what is sent again is decided in invoke
 		grpc.WithConnectParams(grpc.ConnectParams{

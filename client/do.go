@@ -93,6 +93,11 @@ func (c *Client) Do(ctx context.Context, id Identity, run func(context.Context, 
 	case err != nil:
 		return Result{}, err
 	}
+	if err := ctx.Err(); err != nil {
+		// What it would run under is over already: for once it is certain that nothing happened.
+		r.giveUp(ctx, reasonGoneBy)
+		return Result{}, err
+	}
 	response, err := r.run(ctx, cfg, run)
 	if err != nil {
 		if !IsUncertain(err, r.onLapse) {
@@ -160,7 +165,7 @@ const reasonMost = 1024
 // the reservation lapses.
 func (r *Reservation) giveUp(ctx context.Context, reason string) {
 	r.ownership.end(ErrSettled)
-	if err := r.release(context.WithoutCancel(ctx), text(reason), r.client.settleTimeout); err != nil {
+	if err := r.release(context.WithoutCancel(ctx), text(reason), r.client.callTimeout); err != nil {
 		r.client.logger.WarnContext(ctx, "a reservation could not be released, and blocks its key until it lapses",
 			"error", fmt.Sprint(err))
 	}

@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"github.com/atmostonce/coordinator/client"
 	"github.com/atmostonce/coordinator/test/cluster"
 )
@@ -226,5 +228,39 @@ func TestDoOutlivesItsWindow(t *testing.T) {
 		if _, err := c.Do(t.Context(), client.Identity{}, work); !errors.Is(err, client.ErrInvalidArgument) {
 			t.Error(err)
 		}
+	})
+}
+
+// The caller is gone before the function could run: for once that is certain.
+func TestDoAfterItsCallerHasGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		c := dial(t, start(t, 1), intercept(func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+			err := invoke(ctx, method, request, reply, conn, options...)
+			cancel()
+			return err
+		}))
+		_, err := c.Do(ctx, id("k"), func(context.Context, *client.Reservation) (client.Response, error) {
+			t.Error("it runs")
+			return client.Response{}, nil
+		}, client.WithOnLapse(client.Hold))
+		want(t, err, context.Canceled)
+		if got := state(t, c, "k"); got != client.StateReleased {
+			t.Errorf("%v", got)
+		}
+	})
+}
+
+// A context that was made from several reservations is each one's own.
+func TestNestedReservations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := dial(t, start(t, 1))
+		outer := granted(t, c, "outer")
+		inner, err := c.Reserve(outer.Context(), id("inner"))
+		wantNone(t, err)
+		both, cancel := outer.Within(inner.Context())
+		defer cancel()
+		wantNone(t, inner.Commit(both, client.Response{}))
+		wantNone(t, outer.Commit(both, client.Response{}))
 	})
 }

@@ -68,7 +68,8 @@
 // client computes an identity's shard as the nodes do, by a hash that the data format
 // fixes, and asks the leader that it was last told of. It may be wrong at no cost but a
 // hop: every node takes every call. A node that gives no answer is passed over for two
-// seconds. There is one connection to each node.
+// seconds. There is one connection to each node. The addresses that nodes tell are dialed
+// with the credentials of the endpoints; [WithEndpointsOnly] dials none of them.
 //
 // # Goroutines
 //

@@ -32,8 +32,9 @@ type ownership struct {
 	timer    *time.Timer
 }
 
-// reservationKey finds, in a context, the reservation that it was made from.
-type reservationKey struct{}
+// reservationKey is found in every context that was made from the reservation's, however
+// many others it was made from.
+type reservationKey struct{ of *Reservation }
 
 // begin starts an ownership that ends at the deadline.
 func begin(ctx context.Context, clock clock, r *Reservation, deadline time.Duration) *ownership {
@@ -123,8 +124,8 @@ func (o *ownership) Err() error {
 
 // Value implements context.Context.
 func (o *ownership) Value(key any) any {
-	if key == (reservationKey{}) {
-		return o.reservation
+	if key == (reservationKey{o.reservation}) {
+		return true
 	}
 	return o.Context.Value(key)
 }
@@ -170,8 +171,8 @@ func (w *within) Err() error {
 
 // Value implements context.Context.
 func (w *within) Value(key any) any {
-	if key == (reservationKey{}) {
-		return w.ownership.reservation
+	if key == (reservationKey{w.ownership.reservation}) {
+		return true
 	}
 	return w.Context.Value(key)
 }

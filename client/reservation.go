@@ -220,7 +220,7 @@ func (r *Reservation) release(ctx context.Context, reason string, bound time.Dur
 // detached returns what Commit and Release run under: the given context, unless that
 // ends with the ownership itself, which has just ended.
 func (r *Reservation) detached(ctx context.Context) (context.Context, time.Duration) {
-	if of, ok := ctx.Value(reservationKey{}).(*Reservation); ok && of == r {
+	if ctx.Value(reservationKey{r}) != nil {
 		return context.WithoutCancel(ctx), r.client.settleTimeout
 	}
 	return ctx, r.client.callTimeout
