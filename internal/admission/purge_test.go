@@ -132,4 +132,19 @@ func TestPurgeKeepsEveryAttempt(t *testing.T) {
 	for _, label := range labels {
 		d.refused(label, admission.AttemptEnded)
 	}
+
+	// Each is kept once, and from the purge on: also one that ended a little before it.
+	d = newDesk(t)
+	d.do(d.release(d.grant(d.reserve("a"))), admission.None)
+	d.after(9 * time.Minute)
+	d.grant(d.reserve("b"))
+	d.do(d.purge(d.see(admission.StatePending).Revision, true), admission.None)
+	if n := len(d.k.records[d.id].Ended); n != 2 {
+		t.Errorf("%d attempts are kept", n)
+	}
+	d.after(10*time.Minute - 1)
+	d.refused("a", admission.AttemptEnded)
+	d.refused("b", admission.AttemptEnded)
+	d.after(1)
+	d.grant(d.reserve("a"))
 }
