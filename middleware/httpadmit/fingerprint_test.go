@@ -1,0 +1,135 @@
+package httpadmit
+
+import (
+	"bytes"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func newRequest(keys ...string) *http.Request {
+	r := httptest.NewRequest(http.MethodPost, "/v1/orders", nil)
+	r.Header[HeaderName] = keys
+	return r
+}
+
+func withBody(body string, header ...string) *request {
+	r := httptest.NewRequest(http.MethodPost, "/v1/orders?a=1", strings.NewReader(body))
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Add(header[i], header[i+1])
+	}
+	return &request{w: httptest.NewRecorder(), http: r, limit: 1 << 20, admit: func() error { return nil }}
+}
+
+// RFC 8785's own test data comes out byte for byte.
+func TestCanonicalJSON(t *testing.T) {
+	inputs, err := filepath.Glob("testdata/jcs/*.input.json")
+	if err != nil || len(inputs) != 3 {
+		t.Fatalf("%v, %v", inputs, err)
+	}
+	for _, input := range inputs {
+		text, err := os.ReadFile(input)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := os.ReadFile(strings.Replace(input, ".input.", ".output.", 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := canonicalJSON(text)
+		if err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s: %v\n got %s\nwant %s", input, err, got, want)
+		}
+	}
+}
+
+// Which requests are the same, and which are not.
+func TestFingerprints(t *testing.T) {
+	sum := func(f Fingerprint, q *request) string {
+		t.Helper()
+		s, err := f.sum(q)
+		if err != nil || len(s) != 32 {
+			t.Fatalf("%d bytes, %v", len(s), err)
+		}
+		return string(s)
+	}
+	post := func(target, contentType, body string) *request {
+		q := withBody(body, "Content-Type", contentType)
+		method, path, _ := strings.Cut(target, " ")
+		r := httptest.NewRequest(method, path, strings.NewReader(body))
+		r.Header = q.http.Header
+		q.http = r
+		return q
+	}
+	const js, vnd = "application/json", "application/vnd.api+json; charset=utf-8"
+	fields := ChosenFields(JSONField("a"), JSONField("b").Optional(), QueryField("q").Optional(), HeaderField("X-Mode").Optional())
+	for _, c := range []struct {
+		name       string
+		f          Fingerprint
+		one, other *request
+		same       bool
+	}{
+		{"the same", RawBody(), post("POST /a?q=1", js, "{}"), post("POST /a?q=1", js, "{}"), true},
+		{"a method", RawBody(), post("POST /a", js, "{}"), post("PUT /a", js, "{}"), false},
+		{"a path", RawBody(), post("POST /a", js, "{}"), post("POST /b", js, "{}"), false},
+		{"an escape", RawBody(), post("POST /a%2Fb", js, "{}"), post("POST /a/b", js, "{}"), false},
+		{"a query", RawBody(), post("POST /a?q=1", js, "{}"), post("POST /a?q=2", js, "{}"), false},
+		{"an order in a query", RawBody(), post("POST /a?p=1&q=1", js, "{}"), post("POST /a?q=1&p=1", js, "{}"), false},
+		{"a type", RawBody(), post("POST /a", js, "{}"), post("POST /a", "text/plain", "{}"), false},
+		{"a space", RawBody(), post("POST /a", js, "{}"), post("POST /a", js, "{ }"), false},
+		{"frames", RawBody(), post("POST /a?bc", js, "{}"), post("POST /ab?c", js, "{}"), false},
+		{"a body and a type", RawBody(), post("POST /a", "x", "yz"), post("POST /a", "xy", "z"), false},
+
+		{"canonical: a space", CanonicalJSON(), post("POST /a", js, "{}"), post("POST /a", js, "{ }"), true},
+		{"canonical: an order", CanonicalJSON(), post("POST /a", vnd, `{"a":1,"b":[1.0,"é"]}`), post("POST /a", vnd, `{"b":[1,"\u00e9"],"a":1e0}`), true},
+		{"canonical: a value", CanonicalJSON(), post("POST /a", js, `{"a":1}`), post("POST /a", js, `{"a":2}`), false},
+		{"canonical: a kind of value", CanonicalJSON(), post("POST /a", js, `{"a":1}`), post("POST /a", js, `{"a":"1"}`), false},
+		{"canonical: the order of an array", CanonicalJSON(), post("POST /a", js, `[1,2]`), post("POST /a", js, `[2,1]`), false},
+		{"canonical: no JSON by its type", CanonicalJSON(), post("POST /a", "text/plain", "{}"), post("POST /a", "text/plain", "{ }"), false},
+		{"canonical: no JSON", CanonicalJSON(), post("POST /a", js, "{"), post("POST /a", js, "{ "), false},
+		{"canonical: large numbers", CanonicalJSON(), post("POST /a", js, `{"a":9007199254740993}`), post("POST /a", js, `{"a":9007199254740992}`), false},
+		{"canonical: huge numbers", CanonicalJSON(), post("POST /a", js, `{"a":1e999}`), post("POST /a", js, `{"a":2e999}`), false},
+		{"canonical: a member twice", CanonicalJSON(), post("POST /a", js, `{"a":1,"a":2}`), post("POST /a", js, `{"a":2}`), false},
+		{"canonical: surrogates", CanonicalJSON(), post("POST /a", js, `"\ud800"`), post("POST /a", js, `"\ud801"`), false},
+		{"canonical: no UTF-8", CanonicalJSON(), post("POST /a", js, "\"\xfe\""), post("POST /a", js, "\"\xff\""), false},
+		{"canonical is not raw", CanonicalJSON(), post("POST /a", js, "{}"), post("POST /a", "text/plain", "{}"), false},
+
+		{"fields: the rest", fields, post("POST /a?t=1", js, `{"a":1.50,"t":1}`), post("POST /a?t=2", vnd, `{"t":2,"a":1.5}`), true},
+		{"fields: a value", fields, post("POST /a", js, `{"a":1}`), post("POST /a", js, `{"a":2}`), false},
+		{"fields: a kind", fields, post("POST /a", js, `{"a":1}`), post("POST /a", js, `{"a":"1"}`), false},
+		{"fields: missing", fields, post("POST /a", js, `{"a":1}`), post("POST /a", js, `{"a":1,"b":""}`), false},
+		{"fields: true", fields, post("POST /a", js, `{"a":true}`), post("POST /a", js, `{"a":"true"}`), false},
+		{"fields: inside", fields, post("POST /a", js, `{"a":{"x":1,"y":[{}]}}`), post("POST /a", js, `{"a":{"y":[{}],"x":1.0}}`), true},
+		{"fields: an array", fields, post("POST /a", js, `{"a":["x","y"]}`), post("POST /a", js, `{"a":["x",["y"]]}`), false},
+		{"fields: a query", fields, post("POST /a?q=1", js, `{"a":1}`), post("POST /a?q=2", js, `{"a":1}`), false},
+		{"fields: a query's values", fields, post("POST /a?q=1&q=2", js, `{"a":1}`), post("POST /a?q=12", js, `{"a":1}`), false},
+	} {
+		if got := sum(c.f, c.one) == sum(c.f, c.other); got != c.same {
+			t.Errorf("%s: the same: %v, want %v", c.name, got, c.same)
+		}
+	}
+	if _, err := fields.sum(post("POST /a", js, "{}")); err == nil {
+		t.Error("a missing field is not refused")
+	}
+	if sum(RawBody(), post("POST /a", js, "{}")) == sum(CanonicalJSON(), post("POST /a", js, "{}")) {
+		t.Error("two kinds of fingerprints meet")
+	}
+}
+
+// The operation is what the caller asked for, wherever the handler is mounted, and fits.
+func TestOperation(t *testing.T) {
+	var got string
+	handler := http.StripPrefix("/v1", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = operation(r) }))
+	handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/v1/workers/w7/reboot?now", nil))
+	if got != "POST /v1/workers/w7/reboot" {
+		t.Errorf("operation %q", got)
+	}
+	one := operation(httptest.NewRequest(http.MethodPost, "/"+strings.Repeat("ü", 200)+"1", nil))
+	other := operation(httptest.NewRequest(http.MethodPost, "/"+strings.Repeat("ü", 200)+"2", nil))
+	if one == other || len(one) > 255 || len(one) < 200 || !strings.HasPrefix(one, "POST /ü") {
+		t.Errorf("operations %q, %q", one, other)
+	}
+}

@@ -1,0 +1,345 @@
+package httpadmit
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// ErrHijack is what a guarded handler gets that wants to take the connection over: what
+// goes over it then could be neither recorded nor replayed. It is http.ErrNotSupported.
+var ErrHijack = fmt.Errorf("httpadmit: a guarded request's connection cannot be taken over: %w", http.ErrNotSupported)
+
+// errReturned is what a goroutine gets that writes when the handler has returned.
+var errReturned = errors.New("httpadmit: the handler has returned")
+
+// recorder is the ResponseWriter of a guarded handler.
+//
+// It keeps the response back until what came of the request is recorded: nobody may see
+// a complete answer that a retry could not get again. A response that outgrows the limit
+// goes out while it is written, except its last byte, and is never complete for its
+// reader before send.
+//
+// The mutex is there for handlers that go on after their time: abandon cuts them off
+// from the caller's writer, which is the server's again then.
+type recorder struct {
+	w       http.ResponseWriter // the caller's
+	method  string
+	limit   int         // bytes of the body that are kept
+	outside http.Header // what the caller's writer had before the handler ran
+	header  http.Header // the handler's
+
+	mu        sync.Mutex
+	status    int         // final; 0: not yet
+	sent      http.Header // the header when the final status was written
+	body      []byte      // up to limit
+	declared  int64       // Content-Length; -1: none
+	written   int64       // by the handler
+	streaming bool
+	held      []byte // the byte that is held back while streaming
+	abandoned bool
+	silent    bool // the handler wrote nothing at all
+	finished  bool
+	trailers  http.Header
+	// cut says that http.TimeoutHandler wrote the status: its handler has not returned.
+	cut bool
+}
+
+func newRecorder(w http.ResponseWriter, r *http.Request, limit int) *recorder {
+	return &recorder{
+		w: w, method: r.Method, limit: limit, declared: -1,
+		outside: w.Header().Clone(), header: cloned(w.Header()),
+	}
+}
+
+func cloned(h http.Header) http.Header {
+	if h == nil {
+		return http.Header{}
+	}
+	return h.Clone()
+}
+
+// Header implements http.ResponseWriter.
+func (r *recorder) Header() http.Header { return r.header }
+
+// WriteHeader implements http.ResponseWriter. Informational ones go out at once, and
+// are not recorded.
+func (r *recorder) WriteHeader(status int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.writeHeader(status)
+}
+
+func (r *recorder) writeHeader(status int) {
+	if status < 100 || status > 999 {
+		panic(fmt.Sprintf("httpadmit: invalid WriteHeader code %d", status)) // as net/http does
+	}
+	if r.status != 0 || r.finished {
+		return // as net/http does
+	}
+	if status < 200 && status != http.StatusSwitchingProtocols {
+		if !r.abandoned {
+			r.put(r.header)
+			r.w.WriteHeader(status)
+			r.put(r.outside)
+		}
+		return
+	}
+	r.status, r.sent = status, r.header.Clone()
+	if length := r.sent.Get("Content-Length"); length != "" {
+		n, err := strconv.ParseInt(length, 10, 64)
+		if err != nil || n < 0 {
+			delete(r.sent, "Content-Length") // as net/http does
+		} else {
+			r.declared = n
+		}
+	}
+	r.cut = status == http.StatusServiceUnavailable && byTimeoutHandler()
+}
+
+// byTimeoutHandler reports whether http.TimeoutHandler itself is what writes. Its own
+// handler runs on another goroutine, under another name.
+func byTimeoutHandler() bool {
+	var callers [64]uintptr
+	frames := runtime.CallersFrames(callers[:runtime.Callers(2, callers[:])])
+	for {
+		frame, more := frames.Next()
+		if frame.Function == "net/http.(*timeoutHandler).ServeHTTP" {
+			return true
+		}
+		if !more {
+			return false
+		}
+	}
+}
+
+// bodyAllowed reports whether the status may have a body.
+func bodyAllowed(status int) bool {
+	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
+}
+
+// Write implements http.ResponseWriter.
+func (r *recorder) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.finished {
+		return 0, errReturned
+	}
+	if r.status == 0 {
+		r.writeHeader(http.StatusOK)
+	}
+	switch {
+	case len(p) == 0:
+		return 0, nil
+	case !bodyAllowed(r.status):
+		return 0, http.ErrBodyNotAllowed
+	case r.declared != -1 && r.written+int64(len(p)) > r.declared:
+		return 0, http.ErrContentLength
+	}
+	r.written += int64(len(p))
+	if r.method == http.MethodHead {
+		return len(p), nil // it has no body, as net/http has it
+	}
+	if !r.streaming {
+		if len(r.body)+len(p) <= r.limit {
+			r.body = append(r.body, p...)
+			return len(p), nil
+		}
+		r.stream(p)
+	}
+	r.pass(p)
+	if room := r.limit - len(r.body); room > 0 {
+		r.body = append(r.body, p[:min(room, len(p))]...)
+	}
+	return len(p), nil
+}
+
+// WriteString implements io.StringWriter.
+func (r *recorder) WriteString(s string) (int, error) { return r.Write([]byte(s)) }
+
+// ReadFrom implements io.ReaderFrom.
+func (r *recorder) ReadFrom(from io.Reader) (int64, error) {
+	return io.Copy(struct{ io.Writer }{r}, from)
+}
+
+// stream begins to let the response out: with p it is more than is kept.
+func (r *recorder) stream(p []byte) {
+	r.streaming = true
+	r.sniff(append(slices.Clip(r.body), p[:min(len(p), 512)]...))
+	if !r.abandoned {
+		r.put(r.sent)
+		r.w.WriteHeader(r.status)
+	}
+	r.pass(r.body)
+}
+
+// pass lets bytes out, all but the last one. That the caller is gone is not the handler's
+// business: what it does is recorded all the same.
+func (r *recorder) pass(p []byte) {
+	if len(p) == 0 || r.abandoned {
+		return
+	}
+	if len(r.held) > 0 {
+		_, _ = r.w.Write(r.held)
+	}
+	_, _ = r.w.Write(p[:len(p)-1])
+	r.held = append(r.held[:0], p[len(p)-1])
+}
+
+// sniff sets the content type that net/http would, so that a replay has the same one.
+func (r *recorder) sniff(body []byte) {
+	if _, has := r.sent["Content-Type"]; has || len(body) == 0 || r.method == http.MethodHead ||
+		r.sent.Get("Content-Encoding") != "" || r.sent.Get("Transfer-Encoding") != "" {
+		return
+	}
+	r.sent.Set("Content-Type", http.DetectContentType(body))
+}
+
+// Flush implements http.Flusher: see FlushError.
+func (r *recorder) Flush() { _ = r.FlushError() }
+
+// FlushError is for http.ResponseController. What is kept back stays back: a guarded
+// response goes out when it is recorded. One that is streamed, because it is over the
+// limit, is flushed as far as it went.
+func (r *recorder) FlushError() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.status == 0 {
+		r.writeHeader(http.StatusOK)
+	}
+	if !r.streaming || r.abandoned || r.finished {
+		return nil
+	}
+	return http.NewResponseController(r.w).Flush()
+}
+
+// Hijack implements http.Hijacker. It is refused.
+func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, ErrHijack }
+
+// SetReadDeadline is for http.ResponseController.
+func (r *recorder) SetReadDeadline(deadline time.Time) error {
+	return r.control(func(c *http.ResponseController) error { return c.SetReadDeadline(deadline) })
+}
+
+// SetWriteDeadline is for http.ResponseController.
+func (r *recorder) SetWriteDeadline(deadline time.Time) error {
+	return r.control(func(c *http.ResponseController) error { return c.SetWriteDeadline(deadline) })
+}
+
+// EnableFullDuplex is for http.ResponseController.
+func (r *recorder) EnableFullDuplex() error {
+	return r.control((*http.ResponseController).EnableFullDuplex)
+}
+
+// There is no Unwrap: what the caller's writer does, it does when the recorder says so.
+
+func (r *recorder) control(do func(*http.ResponseController) error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.abandoned || r.finished {
+		return errReturned
+	}
+	return do(http.NewResponseController(r.w))
+}
+
+// finish ends the recording: the handler has returned.
+func (r *recorder) finish() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.status == 0 {
+		r.silent = true
+		r.writeHeader(http.StatusOK)
+	}
+	r.finished = true
+	if !r.streaming {
+		r.sniff(r.body)
+	}
+	r.trailers = http.Header{}
+	for _, line := range r.sent["Trailer"] {
+		for name := range strings.SplitSeq(line, ",") {
+			name = http.CanonicalHeaderKey(strings.TrimSpace(name))
+			if values, ok := r.header[name]; ok && name != "" {
+				r.trailers[name] = slices.Clone(values)
+			}
+		}
+	}
+	for name, values := range r.header {
+		if name, ok := strings.CutPrefix(name, http.TrailerPrefix); ok {
+			r.trailers[http.CanonicalHeaderKey(name)] = slices.Clone(values)
+		}
+	}
+	maps.DeleteFunc(r.sent, func(name string, _ []string) bool { return strings.HasPrefix(name, http.TrailerPrefix) })
+}
+
+// whole reports whether the body that is kept is all there is, and as long as it was
+// said to be.
+func (r *recorder) whole() bool {
+	return !r.streaming && (r.declared == -1 || r.declared == r.written || !bodyAllowed(r.status) || r.method == http.MethodHead)
+}
+
+// abandon cuts the handler off from the caller, and reports whether it did: not if the
+// caller has got a part of the response already.
+func (r *recorder) abandon() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.streaming || r.finished {
+		return false
+	}
+	r.abandoned = true
+	return true
+}
+
+// send gives the caller what was kept back.
+func (r *recorder) send() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.abandoned {
+		return
+	}
+	if r.streaming {
+		_, _ = r.w.Write(r.held)
+		for name, values := range r.trailers {
+			r.w.Header()[http.TrailerPrefix+name] = values
+		}
+		return
+	}
+	r.put(r.sent)
+	write(r.w, r.status, r.body, r.trailers)
+}
+
+// write writes a whole response whose header is set.
+func write(w http.ResponseWriter, status int, body []byte, trailers http.Header) {
+	// net/http sends trailers of a short response only if they were announced.
+	if len(trailers) > 0 && bodyAllowed(status) {
+		w.Header()["Trailer"] = slices.Sorted(maps.Keys(trailers))
+	}
+	w.WriteHeader(status)
+	if len(body) > 0 {
+		_, _ = w.Write(body) // a caller that is gone hears nothing
+	}
+	for name, values := range trailers {
+		w.Header()[name] = values
+	}
+}
+
+// put makes a header the caller's, exactly.
+func (r *recorder) put(header http.Header) {
+	to := r.w.Header()
+	maps.DeleteFunc(to, func(name string, _ []string) bool { _, has := header[name]; return !has })
+	for name, values := range header {
+		to[name] = slices.Clone(values)
+		if values == nil {
+			to[name] = nil // net/http is told to add none
+		}
+	}
+}
