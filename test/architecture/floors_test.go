@@ -34,6 +34,7 @@ var floors = []string{
 	"internal/node",
 	"cmd/coordctl",
 	"cmd/coordinator",
+	"client",
 }
 
 // bans are imports that a package must not have, anywhere below it, and why.
@@ -53,6 +54,9 @@ var bans = []struct {
 	{"cmd/coordctl", module + "internal/store", "the command line speaks to the service, not to its files"},
 	{"cmd/coordctl", "github.com/hashicorp/raft", "the command line is a client: no consensus in it"},
 	{"cmd/coordctl", "go.etcd.io/bbolt", "the command line is a client: no database in it"},
+	{"client", module + "internal", "a public package: others build with it, and internal ones change"},
+	{"client", "github.com/hashicorp/", "a client carries no consensus"},
+	{"client", "go.etcd.io/bbolt", "a client carries no database"},
 	{"cmd/coordinator", "testing", "no test help is linked into the program"},
 }
 
