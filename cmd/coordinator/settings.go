@@ -88,6 +88,7 @@ func table(o *options) []section {
 		{"Limits", []setting{
 			{"response-bytes-max", "Largest stored response: headers, content type and body together.", size(&c.Calls.ResponseBytesMax, 1, admission.ResponseBytesMax)},
 			{"compress-from", "Size from which a response is stored compressed, if that makes it smaller.", size(&c.Calls.CompressFrom, 0, math.MaxInt32)},
+			{"unsent-bytes-max", "Bytes of large answers that clients have yet to take, of the whole node; more are OVERLOADED. One connection may have a half.", size(&c.Calls.UnsentBytesMax, 1<<20, 1<<40)},
 			{"namespace-records-max", "Records of one namespace. 0: no limit. Each shard takes its part of it.", number(&c.Calls.NamespaceRecordsMax, 0, math.MaxInt64)},
 			{"free-bytes-min", "Free disk space below which no new keys are taken. 0: no floor.", size(&c.FreeBytesMin, 0, math.MaxInt64)},
 			{"streams-max", "Calls that run at a time on one connection; more wait in the client.", number(&c.StreamsMax, 1, math.MaxInt32)},

@@ -337,9 +337,9 @@ func (n *Node) fail(err error) {
 }
 
 // supersede ends the node for good: another process is newer under its identity.
-func (n *Node) supersede(err error) {
+func (n *Node) supersede(err *peer.SupersededError) {
 	noted := after(func() {
-		if err := n.file.Supersede(err.Error()); err != nil {
+		if err := n.file.Supersede(err.By); err != nil {
 			n.cfg.Logger.Error("could not note that this data directory must not be used again", "error", err)
 		}
 	})

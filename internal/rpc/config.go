@@ -13,6 +13,14 @@ import (
 // of [Settings].ResponseBytesMax fits with all its framing.
 const MessageBytesMax = 2 << 20
 
+// receivedBytesMax is how large a message may be to be refused by name. gRPC refuses
+// larger ones by itself. It holds what it has received of a message, so this is what a
+// stream may take, too.
+const receivedBytesMax = 2 * MessageBytesMax
+
+// responseFieldMax is more than any response takes in a message that can be stored.
+const responseFieldMax = admission.ResponseBytesMax + 64*(admission.HeadersMax+1)
+
 // Config is what the services need.
 type Config struct {
 	Shards  Shards
@@ -25,6 +33,8 @@ type Config struct {
 	StorageFull func() bool
 	// Logger may be nil: nothing is logged.
 	Logger *slog.Logger
+
+	unsent *unsent // nil: Register makes one
 }
 
 // Settings are the defaults and limits that a node decides. Where a call is carried
@@ -47,6 +57,9 @@ type Settings struct {
 	// NamespaceRecordsMax bounds the records of one namespace; 0 is no limit. It is
 	// split over the shards, rounded up: each counts its own.
 	NamespaceRecordsMax uint64
+	// UnsentBytesMax bounds the answers of more than 4 KiB that clients have yet to take,
+	// in bytes and over all connections; 1 MiB or more. One connection may have a half.
+	UnsentBytesMax int64
 	// WantedForDefault is how long a call without a deadline is worked on, beyond the
 	// time that it asks to wait; 100 ms to 10 min.
 	WantedForDefault time.Duration
@@ -66,6 +79,7 @@ func Default() Settings {
 		ExtendSpan:        admission.ExtendSpanDefault,
 		ResponseBytesMax:  admission.ResponseBytesMax,
 		CompressFrom:      512,
+		UnsentBytesMax:    64 << 20,
 		WantedForDefault:  time.Minute,
 		LeaderWait:        2 * time.Second,
 		StatusWait:        2 * time.Second,
@@ -95,6 +109,9 @@ func (s Settings) Validate() error {
 	}
 	if s.CompressFrom < 0 {
 		return fmt.Errorf("the size from which responses are compressed is %d, it must not be negative", s.CompressFrom)
+	}
+	if s.UnsentBytesMax < 1<<20 {
+		return fmt.Errorf("the bound on unsent answers is %d bytes, it must be at least %d", s.UnsentBytesMax, 1<<20)
 	}
 	return nil
 }

@@ -14,9 +14,15 @@ import (
 // describersMax bounds how many shards one ListShards asks about at a time.
 const describersMax = 16
 
+// shardBytes is about how large a shard is in an answer, with its replicas.
+const shardBytes = 1 << 10
+
 // ListShards implements coordinatorv1.AdminServiceServer.
 func (s *adminService) ListShards(ctx context.Context, _ *coordinatorv1.ListShardsRequest) (*coordinatorv1.ListShardsResponse, error) {
 	shards := make([]*coordinatorv1.Shard, s.shards.Shards())
+	if !heldBy(ctx).room(len(shards) * shardBytes) {
+		return nil, noRoom()
+	}
 	var describers sync.WaitGroup
 	tokens := make(chan struct{}, describersMax)
 	for i := range shards {

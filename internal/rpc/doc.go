@@ -22,6 +22,8 @@
 //  8. Every answer to a call about one record carries the metadata headers
 //     coordinator-shards, coordinator-shard and, where the leader is known,
 //     coordinator-leader; errors included, once the identity was decoded.
+//  9. A client that does not read costs no more than [Settings].UnsentBytesMax of
+//     answers. What is refused for that has not been carried out.
 //
 // # Who may do what
 //
@@ -35,7 +37,7 @@
 // replica that has no name) is logged too.
 //
 // What gRPC itself refuses before any of this runs has gRPC's code and no reason: a
-// message larger than [MessageBytesMax] is RESOURCE_EXHAUSTED, an unknown method
+// message of more than twice [MessageBytesMax] is RESOURCE_EXHAUSTED, an unknown method
 // or compression UNIMPLEMENTED, and frames that are no gRPC call end as gRPC sees fit.
 // None of these was applied.
 //

@@ -39,10 +39,32 @@ func namedFault(err error) error {
 	case errors.Is(err, actor.ErrShuttingDown):
 		return reason.Error(reason.ShuttingDown, "")
 	case errors.Is(err, actor.ErrOverloaded):
-		return reason.Error(reason.Overloaded, "")
+		return reason.Error(reason.Overloaded, full(err))
 	}
 	return nil
 }
+
+// full says what is full.
+func full(err error) string {
+	switch {
+	case errors.Is(err, actor.ErrMailboxFull):
+		return "as many calls wait to be decided by the shard as may"
+	case errors.Is(err, actor.ErrKeyWaitersFull):
+		return "as many calls wait for this key to be settled as may"
+	case errors.Is(err, actor.ErrWaitersFull):
+		return "as many calls wait in the shard for a key to be settled as may"
+	case errors.Is(err, actor.ErrStoreBehind), errors.Is(err, actor.ErrLogBehind):
+		return "the shard has more to write than its disk takes"
+	case errors.Is(err, actor.ErrNoRoom):
+		return noRoomMessage
+	}
+	return ""
+}
+
+const noRoomMessage = "clients have yet to take as many bytes of answers as this node holds"
+
+// noRoom is the error of an answer that is not given, since too many are under way.
+func noRoom() error { return reason.Error(reason.Overloaded, noRoomMessage) }
 
 // outcome turns what became of a forwarded call into what the caller is told. sent
 // says that the call may have reached the other node.

@@ -3,6 +3,7 @@ package rpc_test
 import (
 	"context"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,6 +33,8 @@ type node struct {
 	admin       coordinatorv1.AdminServiceClient
 	connection  *grpc.ClientConn
 	full        bool
+	handled     atomic.Int64 // calls that a handler is done with
+	unsent      func() int64 // bytes of answers that are held
 }
 
 // leaderNamed is the node as others know it.
@@ -57,8 +60,13 @@ func start(t *testing.T, name string, change func(*rpc.Config)) *node {
 	if change != nil {
 		change(&cfg)
 	}
-	n.server = grpc.NewServer(rpc.ServerOptions()...)
-	if err := rpc.Register(n.server, cfg); err != nil {
+	n.unsent = cfg.CountUnsent()
+	n.server = grpc.NewServer(append(rpc.ServerOptions(), grpc.UnaryInterceptor(
+		func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+			defer n.handled.Add(1)
+			return handle(ctx, request)
+		}))...)
+	if err := rpc.Register(cfg, n.server); err != nil {
 		t.Fatal(err)
 	}
 	listener := bufconn.Listen(1 << 20)

@@ -1,7 +1,9 @@
 package rpc_test
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -310,16 +312,16 @@ func TestBytesThatAreNoMessage(t *testing.T) {
 	n := start(t, "n1", nil)
 	for _, service := range []grpc.ServiceDesc{coordinatorv1.CoordinatorService_ServiceDesc, coordinatorv1.AdminService_ServiceDesc} {
 		for _, method := range service.Methods {
-			for _, bytes := range [][]byte{{0xff}, {0x0a, 0x7f}, []byte(strings.Repeat("\x0b", 100_000)), {0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f}} {
+			for _, content := range [][]byte{{0xff}, {0x0a, 0x7f}, []byte(strings.Repeat("\x0b", 100_000)), {0x0a, 0xff, 0xff, 0xff, 0xff, 0x0f}} {
 				var answer []byte
-				err := n.connection.Invoke(withTimeout(t), "/"+service.ServiceName+"/"+method.MethodName, bytes, &answer,
+				err := n.connection.Invoke(withTimeout(t), "/"+service.ServiceName+"/"+method.MethodName, content, &answer,
 					grpc.ForceCodec(raw{}))
 				wantReason(t, err, reason.InvalidArgument)
 			}
 		}
 	}
 	// What gRPC refuses by itself has its own codes.
-	_, err := n.coordinator.Commit(withTimeout(t), &coordinatorv1.CommitRequest{Token: strings.Repeat("x", 2<<20)})
+	_, err := n.coordinator.Commit(withTimeout(t), &coordinatorv1.CommitRequest{Token: strings.Repeat("x", 4<<20)})
 	if status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("a message that is too large: %v", err)
 	}
@@ -327,6 +329,45 @@ func TestBytesThatAreNoMessage(t *testing.T) {
 	if status.Code(err) != codes.Unimplemented {
 		t.Errorf("an unknown method: %v", err)
 	}
+}
+
+// Invariant 1, for what is too large to be decoded: the caller is not to back off and
+// try again, and hears that it may commit without the body where that is what is large.
+func TestMessagesThatAreTooLarge(t *testing.T) {
+	n := start(t, "n1", nil)
+	large := func(bytes int) *coordinatorv1.Response { return &coordinatorv1.Response{Body: make([]byte, bytes)} }
+	for _, test := range []struct {
+		name, field string
+		want        reason.Reason
+		call        func(context.Context, *node) error
+	}{
+		{"a body", "response", reason.ResponseTooLarge, commit(func(r *coordinatorv1.CommitRequest) { r.Response = large(4<<20 - 1000) })},
+		{"a body just over", "response", reason.ResponseTooLarge, commit(func(r *coordinatorv1.CommitRequest) { r.Response = large(2 << 20) })},
+		{"a token", "request", reason.InvalidArgument, commit(func(r *coordinatorv1.CommitRequest) { r.Token = strings.Repeat("x", 3<<20) })},
+		{"a token and a body", "request", reason.InvalidArgument, commit(func(r *coordinatorv1.CommitRequest) {
+			r.Token, r.Response = strings.Repeat("x", 2<<20), large(1<<20)
+		})},
+		{"an owner", "request", reason.InvalidArgument, reserve(func(r *coordinatorv1.ReserveRequest) { r.Owner = strings.Repeat("o", 3<<20) })},
+		{"a settlement", "applied", reason.ResponseTooLarge, func(ctx context.Context, n *node) error {
+			_, err := n.coordinator.Resolve(ctx, &coordinatorv1.ResolveRequest{
+				Identity: key("k"), Revision: 1, Settlement: &coordinatorv1.ResolveRequest_Applied{Applied: large(3 << 20)}})
+			return err
+		}},
+	} {
+		failure := wantReason(t, test.call(withTimeout(t), n), test.want)
+		if len(failure.Violations) != 1 || failure.Violations[0].Field != test.field || failure.Applied != reason.No {
+			t.Errorf("%s: %+v", test.name, failure)
+		}
+	}
+	var answer []byte
+	err := n.connection.Invoke(withTimeout(t), coordinatorv1.CoordinatorService_Commit_FullMethodName,
+		bytes.Repeat([]byte{0xff}, 3<<20), &answer, grpc.ForceCodec(raw{}))
+	wantReason(t, err, reason.InvalidArgument)
+	n.shards.All(func(r *rpctest.Replica) {
+		if seen := r.Seen(); len(seen) > 0 {
+			t.Errorf("a refused call went on to the shard: %v", seen[0])
+		}
+	})
 }
 
 // Everything that a replica may say has a reason; what it must not say is doubtful.
@@ -339,6 +380,12 @@ func TestFaultsOfAReplica(t *testing.T) {
 		{actor.ErrNoLeader, reason.NoLeader},
 		{actor.ErrShuttingDown, reason.ShuttingDown},
 		{actor.ErrOverloaded, reason.Overloaded},
+		{actor.ErrMailboxFull, reason.Overloaded},
+		{actor.ErrWaitersFull, reason.Overloaded},
+		{actor.ErrKeyWaitersFull, reason.Overloaded},
+		{actor.ErrStoreBehind, reason.Overloaded},
+		{actor.ErrLogBehind, reason.Overloaded},
+		{actor.ErrNoRoom, reason.Overloaded},
 		{actor.ErrOutcomeUnknown, reason.OutcomeUnknown},
 		{fmt.Errorf("%w: %w", actor.ErrNoLeader, actor.ErrOutcomeUnknown), reason.OutcomeUnknown},
 		{fmt.Errorf("%w: %w", actor.ErrNoLeader, context.DeadlineExceeded), reason.DeadlineExceeded},
@@ -350,6 +397,10 @@ func TestFaultsOfAReplica(t *testing.T) {
 		failure := wantReason(t, err, test.want)
 		if wait := test.want.Row().RetryAfter; failure.RetryAfter != wait {
 			t.Errorf("%s: retry after %v, want %v", test.want, failure.RetryAfter, wait)
+		}
+		if general := reason.Overloaded.Row().Meaning; errors.Is(test.fault, actor.ErrOverloaded) &&
+			(failure.Message == general) != (test.fault == actor.ErrOverloaded) { //nolint:errorlint // those that wrap it say what is full
+			t.Errorf("%v: %q does not say what is full", test.fault, failure.Message)
 		}
 		_, err = n.coordinator.Get(withTimeout(t), &coordinatorv1.GetRequest{Identity: key("k")})
 		wantReason(t, err, test.want)

@@ -16,6 +16,8 @@ const (
 	// pageBytesMax is how large a page of one shard may become before it is cut. A
 	// page may hold two of them, and stays well below what a gRPC client accepts.
 	pageBytesMax = 1 << 20
+	// recordBytes is about how large a record of the largest texts is, without a response.
+	recordBytes = 3 << 10
 	// pageStepsBeyondShards is how many pages without a match are looked through in one
 	// call, beyond one a shard, before the caller gets to see an empty one.
 	pageStepsBeyondShards = 16
@@ -43,6 +45,9 @@ func (s *adminService) ListRecords(ctx context.Context, request *coordinatorv1.L
 	filter, at, size, err := s.decodeListing(request)
 	if err != nil {
 		return nil, err
+	}
+	if !heldBy(ctx).room(min(2*pageBytesMax, size*recordBytes)) {
+		return nil, noRoom()
 	}
 	ctx, cancel := s.bound(ctx, 0)
 	defer cancel()

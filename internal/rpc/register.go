@@ -10,11 +10,11 @@ import (
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 )
 
-// Register adds CoordinatorService and AdminService to a gRPC server, which must
-// have [ServerOptions]. A node calls it twice, with one Config: for the server that
-// clients reach, and for the one on its peer port that other nodes forward to. It
-// fails where the Config is not valid.
-func Register(registrar grpc.ServiceRegistrar, cfg Config) error {
+// Register adds CoordinatorService and AdminService to gRPC servers, which must have
+// [ServerOptions] and share the bounds of the Config: a node has one server that clients
+// reach, and one on its peer port that other nodes forward to. It fails where the Config
+// is not valid.
+func Register(cfg Config, servers ...grpc.ServiceRegistrar) error {
 	if err := cfg.validate(); err != nil {
 		return err
 	}
@@ -37,8 +37,14 @@ func Register(registrar grpc.ServiceRegistrar, cfg Config) error {
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
 	}
-	registrar.RegisterService(tolerant(coordinatorv1.CoordinatorService_ServiceDesc), &coordinatorService{server: s})
-	registrar.RegisterService(tolerant(coordinatorv1.AdminService_ServiceDesc), &adminService{server: s})
+	node := cfg.unsent
+	if node == nil {
+		node = &unsent{most: cfg.Settings.UnsentBytesMax}
+	}
+	for _, server := range servers {
+		server.RegisterService(tolerant(coordinatorv1.CoordinatorService_ServiceDesc, node), &coordinatorService{server: s})
+		server.RegisterService(tolerant(coordinatorv1.AdminService_ServiceDesc, node), &adminService{server: s})
+	}
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
@@ -34,16 +35,21 @@ func (s *coordinatorService) Reserve(ctx context.Context, request *coordinatorv1
 		here: func(ctx context.Context, replica Replica) (*coordinatorv1.ReserveResponse, error) {
 			command.StorageFull = s.storageFull()
 			reply, err := replica.Submit(ctx, actor.Request{
-				Command: command, Wait: wait, Received: received, WantedFor: deadline.Sub(received),
+				Command: command, Wait: wait, Received: received, WantedFor: deadline.Sub(received), Room: heldBy(ctx).room,
 			})
 			if err != nil {
 				return nil, err
 			}
-			return s.reserved(reply)
+			return s.reserved(ctx, reply)
 		},
 		there: func(ctx context.Context, connection grpc.ClientConnInterface, options ...grpc.CallOption) (*coordinatorv1.ReserveResponse, error) {
 			onward := forwardedReserve(request, command.Attempt, wait-time.Since(received))
-			return coordinatorv1.NewCoordinatorServiceClient(connection).Reserve(ctx, onward, options...)
+			answer, err := coordinatorv1.NewCoordinatorServiceClient(connection).Reserve(ctx, onward, options...)
+			// A replay may be asked for again; a grant is given, whatever else is under way.
+			if answer.GetCommitted() != nil && !heldBy(ctx).room(proto.Size(answer)) {
+				return nil, noRoom()
+			}
+			return answer, err
 		},
 	})
 }
@@ -101,7 +107,7 @@ func (s *server) decodeReserve(request *coordinatorv1.ReserveRequest) (command a
 
 // reserved is the answer to a Reserve. An outcome that this program does not know
 // admits nobody.
-func (s *server) reserved(reply actor.Reply) (*coordinatorv1.ReserveResponse, error) {
+func (s *server) reserved(ctx context.Context, reply actor.Reply) (*coordinatorv1.ReserveResponse, error) {
 	answer := reply.Answer
 	if answer.Refusal != admission.None {
 		return nil, refusal(answer.Refusal)
@@ -125,6 +131,9 @@ func (s *server) reserved(reply actor.Reply) (*coordinatorv1.ReserveResponse, er
 			Age:        durationpb.New(max(0, reply.Age)),
 		}}}, nil
 	case admission.OutcomeCommitted:
+		if !heldBy(ctx).room(int(answer.Response.Bytes)) { // the log gives it unasked
+			return nil, noRoom()
+		}
 		response, err := s.codec.decode(answer.Response.Stored, answer.Response.Hash)
 		if err != nil {
 			return nil, s.unreadable(err)

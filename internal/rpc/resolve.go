@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/internal/actor"
@@ -70,7 +71,7 @@ func (s *coordinatorService) Get(ctx context.Context, request *coordinatorv1.Get
 		reads: true,
 		here: func(ctx context.Context, replica Replica) (*coordinatorv1.GetResponse, error) {
 			// Code and headers are shown even where the body is not asked for.
-			reply, err := replica.Submit(ctx, actor.Request{Get: &identity, Body: true, Received: received})
+			reply, err := replica.Submit(ctx, actor.Request{Get: &identity, Body: true, Received: received, Room: heldBy(ctx).room})
 			switch {
 			case err != nil:
 				return nil, err
@@ -80,6 +81,9 @@ func (s *coordinatorService) Get(ctx context.Context, request *coordinatorv1.Get
 			record := encodeRecord(reply.Record, reply.Live)
 			if reply.Record.State == admission.StateCommitted {
 				stored := reply.Record.Response
+				if !heldBy(ctx).room(int(stored.Bytes)) {
+					return nil, noRoom()
+				}
 				if record.Response, err = s.codec.decode(stored.Stored, stored.Hash); err != nil {
 					return nil, s.unreadable(err)
 				}
@@ -90,7 +94,11 @@ func (s *coordinatorService) Get(ctx context.Context, request *coordinatorv1.Get
 			return &coordinatorv1.GetResponse{Record: record}, nil
 		},
 		there: func(ctx context.Context, connection grpc.ClientConnInterface, options ...grpc.CallOption) (*coordinatorv1.GetResponse, error) {
-			return coordinatorv1.NewCoordinatorServiceClient(connection).Get(ctx, request, options...)
+			answer, err := coordinatorv1.NewCoordinatorServiceClient(connection).Get(ctx, request, options...)
+			if err == nil && !heldBy(ctx).room(proto.Size(answer)) {
+				return nil, noRoom()
+			}
+			return answer, err
 		},
 	})
 }

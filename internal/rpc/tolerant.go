@@ -2,37 +2,55 @@ package rpc
 
 import (
 	"context"
+	"fmt"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
 	protobuf "google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/reason"
 )
 
-// gRPC answers a message that does not decode with Internal, and writes that status
-// before a handler hears of it. It is the caller's mistake, though, and is to be
-// answered as one. So the codec keeps such an error in the envelope that a message
-// arrives in, and the handler finds it there.
+// gRPC answers a message that does not decode with Internal, and one that is too large
+// with ResourceExhausted, after which a caller would back off and try again for ever.
+// It writes such a status before a handler hears of it. Both are the caller's mistake,
+// though, and are to be answered as one. So gRPC lets through more than is accepted,
+// and the codec keeps the error in the envelope that a message arrives in, where the
+// handler finds it.
 
 // ServerOptions are the options that a server for these services must have: the bound
-// on messages, and the codec that lets a message that does not decode be answered
-// with INVALID_ARGUMENT.
+// on messages, the codec that lets a message that is too large or does not decode be
+// answered with INVALID_ARGUMENT, and what large answers are counted by.
 func ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
-		grpc.MaxRecvMsgSize(MessageBytesMax),
+		grpc.MaxRecvMsgSize(receivedBytesMax),
 		grpc.ForceServerCodecV2(tolerantCodec{encoding.GetCodecV2(proto.Name)}),
+		grpc.StatsHandler(links{}),
 	}
 }
 
 // envelope is the message that it holds, to any codec but [tolerantCodec].
 type envelope struct {
 	protobuf.Message
-	malformed bool
+	wrong error // with the message, as its sender is told
 }
 
-// tolerantCodec is gRPC's own codec for everything but what is in an [envelope].
+// tolerantCodec is gRPC's own codec for everything but what is in an [envelope], and
+// what is [answered].
 type tolerantCodec struct{ encoding.CodecV2 }
+
+// Marshal implements encoding.CodecV2.
+func (c tolerantCodec) Marshal(message any) (mem.BufferSlice, error) {
+	if a, ok := message.(answered); ok {
+		return a.encode()
+	}
+	return c.CodecV2.Marshal(message)
+}
 
 // Unmarshal implements encoding.CodecV2.
 func (c tolerantCodec) Unmarshal(data mem.BufferSlice, into any) error {
@@ -40,26 +58,56 @@ func (c tolerantCodec) Unmarshal(data mem.BufferSlice, into any) error {
 	if !ok {
 		return c.CodecV2.Unmarshal(data, into)
 	}
-	e.malformed = c.CodecV2.Unmarshal(data, e.Message) != nil
+	switch {
+	case data.Len() > MessageBytesMax:
+		e.wrong = tooLarge(data, e.ProtoReflect().Descriptor())
+	case c.CodecV2.Unmarshal(data, e.Message) != nil:
+		e.wrong = invalid("request", "is not a message of this call")
+	}
 	return nil
 }
 
-// tolerant returns the service with its messages in envelopes.
-func tolerant(description grpc.ServiceDesc) *grpc.ServiceDesc {
+// tooLarge is the error of a message that is not even decoded. Where the response to be
+// stored is what makes it too large, the call may do without its body.
+func tooLarge(data mem.BufferSlice, of protoreflect.MessageDescriptor) error {
+	response := (*coordinatorv1.Response)(nil).ProtoReflect().Descriptor().FullName()
+	raw := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	defer raw.Free()
+	for rest := raw.ReadOnlyData(); len(rest) > 0; {
+		number, _, size := protowire.ConsumeField(rest)
+		if size < 0 {
+			break
+		}
+		field := of.Fields().ByNumber(number)
+		if field != nil && field.Message() != nil && field.Message().FullName() == response && size > responseFieldMax {
+			return reason.Violation(reason.ResponseTooLarge, string(field.Name()), fmt.Sprintf(
+				"is %d bytes long, which no node stores", size))
+		}
+		rest = rest[size:]
+	}
+	return invalid("request", "is %d bytes long, the limit is %d", data.Len(), MessageBytesMax)
+}
+
+// tolerant returns the service with its messages in envelopes, and its answers with
+// what they hold.
+func tolerant(description grpc.ServiceDesc, node *unsent) *grpc.ServiceDesc {
 	methods := make([]grpc.MethodDesc, len(description.Methods))
 	for i, method := range description.Methods {
 		generated := method.Handler
 		method.Handler = func(service any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
-			return generated(service, ctx, func(message any) error {
+			holds := &held{node: node, link: linkOf(ctx)}
+			answer, err := generated(service, context.WithValue(ctx, heldKey{}, holds), func(message any) error {
 				e := &envelope{Message: message.(protobuf.Message)} //nolint:errcheck // generated code passes nothing else
 				if err := decode(e); err != nil {
 					return err
 				}
-				if e.malformed {
-					return invalid("request", "is not a message of this call")
-				}
-				return nil
+				return e.wrong
 			}, interceptor)
+			if err != nil {
+				holds.end()
+				return nil, err
+			}
+			return answered{answer.(protobuf.Message), holds}, nil //nolint:errcheck // as above
 		}
 		methods[i] = method
 	}

@@ -153,9 +153,21 @@ func (r *Replica) Submit(ctx context.Context, request actor.Request) (actor.Repl
 		if record == nil {
 			return actor.Reply{Answer: admission.Answer{Refusal: admission.ReservationNotFound}}, nil
 		}
+		if request.Body && !hasRoom(request, record.State, record.Response) {
+			return actor.Reply{}, actor.ErrNoRoom
+		}
 		return actor.Reply{Record: record, Live: r.now}, nil
 	}
-	return r.apply(request), nil
+	reply := r.apply(request)
+	if reply.Answer.Outcome == admission.OutcomeCommitted && !hasRoom(request, admission.StateCommitted, reply.Answer.Response) {
+		return actor.Reply{}, actor.ErrNoRoom
+	}
+	return reply, nil
+}
+
+// hasRoom asks for room for what is committed.
+func hasRoom(request actor.Request, state admission.State, response admission.Response) bool {
+	return state != admission.StateCommitted || request.Room == nil || request.Room(int(response.Bytes))
 }
 
 func (r *Replica) apply(request actor.Request) actor.Reply {

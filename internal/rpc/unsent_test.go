@@ -1,0 +1,193 @@
+package rpc_test
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/reason"
+	"github.com/atmostonce/coordinator/internal/rpc"
+)
+
+// stalling is a connection that stops reading while it is told to.
+type stalling struct {
+	net.Conn
+	mu      sync.Mutex
+	resumed chan struct{} // nil while it reads
+}
+
+func (s *stalling) stall() (resume func()) {
+	resumed := make(chan struct{})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.resumed = resumed
+	return func() { close(resumed) }
+}
+
+// Read implements net.Conn. What was on its way when the stall began comes through.
+func (s *stalling) Read(into []byte) (int, error) {
+	s.mu.Lock()
+	resumed := s.resumed
+	s.mu.Unlock()
+	if resumed != nil {
+		<-resumed
+	}
+	return s.Conn.Read(into)
+}
+
+// dialTCP returns a client of a node over a TCP connection that can stall.
+func dialTCP(t *testing.T, n *node) (client *grpc.ClientConn, connection func() *stalling) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = n.server.Serve(listener)
+	}()
+	t.Cleanup(func() {
+		n.server.Stop()
+		<-served
+	})
+	dialed := make(chan *stalling, 8)
+	client = dial(t, func(ctx context.Context, _ string) (net.Conn, error) {
+		raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", listener.Addr().String())
+		if err != nil {
+			return nil, err
+		}
+		s := &stalling{Conn: raw}
+		dialed <- s
+		return s, nil
+	})
+	return client, func() *stalling { return <-dialed }
+}
+
+// commitLarge commits a response with a body of 1 MiB that does not compress well.
+func commitLarge(t *testing.T, n *node, name string) (body []byte) {
+	t.Helper()
+	body = bytes.Repeat([]byte{7}, 1<<20)
+	grant := granted(t, n, &coordinatorv1.ReserveRequest{Identity: key(name)})
+	_, err := n.coordinator.Commit(withTimeout(t), &coordinatorv1.CommitRequest{
+		Identity: key(name), Token: grant.GetToken(), Response: &coordinatorv1.Response{Body: body},
+	})
+	wantNone(t, err)
+	return body
+}
+
+// A client that asks for much and reads nothing costs what the bound says, and no more;
+// it keeps nobody else from an answer; and what it held is given back when it reads or
+// goes.
+func TestAClientThatDoesNotRead(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		ask  func(context.Context, coordinatorv1.CoordinatorServiceClient) (body []byte, err error)
+	}{
+		{"get", func(ctx context.Context, c coordinatorv1.CoordinatorServiceClient) ([]byte, error) {
+			answer, err := c.Get(ctx, &coordinatorv1.GetRequest{Identity: key("k"), IncludeBody: true})
+			return answer.GetRecord().GetResponse().GetBody(), err
+		}},
+		{"reserve", func(ctx context.Context, c coordinatorv1.CoordinatorServiceClient) ([]byte, error) {
+			answer, err := c.Reserve(ctx, &coordinatorv1.ReserveRequest{Identity: key("k")})
+			return answer.GetCommitted().GetResponse().GetBody(), err
+		}},
+	} {
+		for _, forwarded := range []bool{false, true} {
+			for _, goes := range []bool{false, true} {
+				name := test.name
+				if forwarded {
+					name += ", forwarded"
+				}
+				if goes {
+					name += ", until it goes"
+				}
+				t.Run(name, func(t *testing.T) {
+					const bound, calls = 8 << 20, 300
+					small := func(cfg *rpc.Config) { cfg.Settings.UnsentBytesMax = bound }
+					var n *node
+					if forwarded {
+						n, _ = startTwo(t, small)
+					} else {
+						n = start(t, "n1", small)
+					}
+					body := commitLarge(t, n, "k")
+					client, dialed := dialTCP(t, n)
+					slow := coordinatorv1.NewCoordinatorServiceClient(client)
+					if got, err := test.ask(withTimeout(t), slow); err != nil || !bytes.Equal(got, body) {
+						t.Fatalf("%d bytes, %v", len(got), err)
+					}
+					connection := dialed()
+
+					before := heap()
+					resume := connection.stall()
+					ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+					defer cancel()
+					errs := make(chan error, calls)
+					handled := n.handled.Load()
+					for range calls {
+						go func() {
+							got, err := test.ask(ctx, slow)
+							if err == nil && !bytes.Equal(got, body) {
+								t.Error("another body")
+							}
+							errs <- err
+						}()
+					}
+					// The server is through with all of them, though nobody reads.
+					for n.handled.Load() < handled+calls {
+						if ctx.Err() != nil {
+							t.Fatalf("%d of %d calls were carried out", n.handled.Load()-handled, calls)
+						}
+						runtime.Gosched()
+					}
+					// Both ends are in this process, and two nodes where it is forwarded.
+					if grown := heap() - before; grown > 4*bound {
+						t.Errorf("the heap has grown by %d MiB", grown>>20)
+					}
+					// Others are answered.
+					if got, err := test.ask(withTimeout(t), n.coordinator); err != nil || !bytes.Equal(got, body) {
+						t.Errorf("another client: %d bytes, %v", len(got), err)
+					}
+
+					if goes {
+						_ = connection.Close()
+					}
+					resume()
+					full := 0
+					for range calls {
+						if err := <-errs; reason.Of(err).Reason == reason.Overloaded {
+							full++
+						} else if err != nil && !goes {
+							t.Errorf("got %v", err)
+						}
+					}
+					if !goes && (full < calls-2*bound>>20 || full == calls) {
+						t.Errorf("%d of %d calls were refused", full, calls)
+					}
+					// All of it is given back.
+					for n.unsent() > 0 && ctx.Err() == nil {
+						runtime.Gosched()
+					}
+					if held := n.unsent(); held != 0 {
+						t.Errorf("%d bytes are held for nobody", held)
+					}
+				})
+			}
+		}
+	}
+}
+
+func heap() int64 {
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return int64(stats.HeapAlloc)
+}
