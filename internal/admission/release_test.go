@@ -62,3 +62,17 @@ func TestReleaseAgain(t *testing.T) {
 	d.grant(d.reserve("b"))
 	d.do(d.release(token), admission.ReservationLost)
 }
+
+// The reason of the last release is a part of the record, whatever comes after it.
+func TestTheLastReleaseReasonStays(t *testing.T) {
+	d := newDesk(t)
+	d.do(d.release(d.grant(d.reserve("a"))), admission.None)
+	token := d.grant(d.reserve("b"))
+	if r := d.see(admission.StatePending); r.ReleaseReason != "r" {
+		t.Errorf("while the next attempt holds it: %q", r.ReleaseReason)
+	}
+	d.do(d.commit(token, 1), admission.None)
+	if r := d.see(admission.StateCommitted); r.ReleaseReason != "r" {
+		t.Errorf("once that has committed: %q", r.ReleaseReason)
+	}
+}

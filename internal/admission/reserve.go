@@ -97,6 +97,7 @@ func (c Reserve) grant(view *View, at Instant) *Record {
 	next.Ended = append([]EndedAttempt(nil), before.Ended...)
 	next.Attempt = before.Attempt + 1
 	next.CreatedWallNanos = before.CreatedWallNanos
+	next.ReleaseReason = before.ReleaseReason // the last one, through the record's life
 	next.Previous = Previous{End: EndedLapsed, Fence: before.Fence}
 	if before.State == StateReleased {
 		next.Previous = Previous{End: EndedReleased, Fence: before.Fence, Reason: before.ReleaseReason}
