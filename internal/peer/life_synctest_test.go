@@ -20,8 +20,8 @@ type told struct {
 	err map[string]error // by address
 }
 
-func (w *told) superseded(at string) func(error) {
-	return func(err error) {
+func (w *told) superseded(at string) func(*SupersededError) {
+	return func(err *SupersededError) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if w.err == nil {

@@ -28,10 +28,10 @@ type Config struct {
 	// Hello answers what another node asked; ctx ends with the connection's time.
 	// Required.
 	Hello func(ctx context.Context, asked HelloMessage) (HelloMessage, error)
-	// Superseded is told, with a [SupersededError], that this process must not go on: nothing
+	// Superseded is told that this process must not go on: nothing
 	// it has stored or will store may count. It may be called more than once, and must
 	// return soon. Required.
-	Superseded func(error)
+	Superseded func(*SupersededError)
 	// AddressOf knows where a server is to be found now, whatever the Raft configuration
 	// says. Nil knows nothing.
 	AddressOf func(raft.ServerID) (hostPort string, ok bool)

@@ -81,7 +81,7 @@ func open(t *testing.T, n *network, name, incarnation, at string, change func(*C
 	cfg.Dial = n.dial
 	cfg.Self = ServerID(name, incarnation)
 	cfg.Life = NewLife(1)
-	cfg.Superseded = func(err error) { t.Errorf("%s is to end: %v", name, err) }
+	cfg.Superseded = func(err *SupersededError) { t.Errorf("%s is to end: %v", name, err) }
 	cfg.Advertise = at
 	cfg.Logger = slog.New(slog.DiscardHandler)
 	cfg.Hello = func(_ context.Context, asked HelloMessage) (HelloMessage, error) {
