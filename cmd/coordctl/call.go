@@ -2,7 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
+	"net"
+	"os"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -26,6 +31,8 @@ const (
 
 // connection is one endpoint. It is dialed when it is first called.
 type connection struct {
+	endpoint    string
+	undialed    atomic.Pointer[error] // why it was not connected to, the last time
 	grpc        *grpc.ClientConn
 	coordinator coordinatorv1.CoordinatorServiceClient
 	admin       coordinatorv1.AdminServiceClient
@@ -37,7 +44,9 @@ func (c *control) connect(i int) (*connection, error) {
 		c.connections = make([]*connection, len(c.endpoints))
 	}
 	if c.connections[i] == nil {
+		made := &connection{endpoint: c.endpoints[i]}
 		opened, err := grpc.NewClient(c.endpoints[i],
+			grpc.WithContextDialer(made.dial),
 			grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithNoProxy(), // nodes are named as they are reached
 			grpc.WithDisableServiceConfig(),
@@ -51,13 +60,61 @@ func (c *control) connect(i int) (*connection, error) {
 		if err != nil {
 			return nil, err
 		}
-		c.connections[i] = &connection{
-			grpc:        opened,
-			coordinator: coordinatorv1.NewCoordinatorServiceClient(opened),
-			admin:       coordinatorv1.NewAdminServiceClient(opened),
-		}
+		made.grpc = opened
+		made.coordinator = coordinatorv1.NewCoordinatorServiceClient(opened)
+		made.admin = coordinatorv1.NewAdminServiceClient(opened)
+		c.connections[i] = made
 	}
 	return c.connections[i], nil
+}
+
+// dial connects, and keeps in mind why that failed: what gRPC makes of it is not for
+// people.
+func (c *connection) dial(ctx context.Context, address string) (net.Conn, error) {
+	opened, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		c.undialed.Store(&err)
+	}
+	return opened, err
+}
+
+// inWords says in one line what a failure is that no server has named. sent says that
+// the call may have reached the node.
+func (c *connection) inWords(failure reason.Failure, sent bool) string {
+	switch failure.Code {
+	case codes.Canceled:
+		return "interrupted before there was an answer"
+	case codes.DeadlineExceeded, codes.Unavailable:
+	default:
+		return failure.Message // said by whoever answered
+	}
+	switch {
+	case sent && failure.Code == codes.DeadlineExceeded:
+		return c.endpoint + " did not answer in time"
+	case sent:
+		return "the connection to " + c.endpoint + " broke before there was an answer"
+	}
+	if why := c.undialed.Load(); why != nil {
+		return "cannot connect to " + c.endpoint + ": " + rootCause(*why)
+	}
+	return c.endpoint + " is not a coordinator that answers"
+}
+
+// rootCause is what is at the bottom of a failed dial, such as "connection refused".
+func rootCause(err error) string {
+	var (
+		name  *net.DNSError
+		errno syscall.Errno
+	)
+	switch {
+	case errors.As(err, &name):
+		return "no address is known for this name"
+	case errors.As(err, &errno):
+		return errno.Error()
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return "no answer in time"
+	}
+	return err.Error()
 }
 
 func (c *control) close() {
@@ -99,8 +156,11 @@ func callEndpoints[A any](ctx context.Context, c *control, timeout time.Duration
 			return answer, nil
 		}
 		failure := reason.Of(err)
-		if to.Addr == nil && !failure.Info {
-			failure.Applied = reason.No
+		if !failure.Info {
+			if to.Addr == nil {
+				failure.Applied = reason.No
+			}
+			failure.Message = connection.inWords(failure, to.Addr != nil)
 		}
 		switch failure.Code {
 		case codes.Unavailable:
@@ -120,18 +180,26 @@ func callEndpoints[A any](ctx context.Context, c *control, timeout time.Duration
 	}
 }
 
-// graver returns the failure to report of two that followed each other: the first
-// that leaves a doubt, for no later failure takes it away. Where neither does, the
-// later one, unless it only says that time was over.
+// graver returns the failure to report of two that followed each other: the one that
+// leaves a doubt, for no other failure takes it away; else the one that a server has
+// named, which tells more than a connection that failed; else the one that is not only
+// about the time being over. Of two that are alike it is the first that leaves a doubt,
+// and otherwise the later one.
 func graver(before, after reason.Failure) reason.Failure {
 	switch {
 	case before.Code == codes.OK:
 		return after
-	case before.Applied == reason.Maybe:
-		return before
-	case after.Applied == reason.Maybe:
+	case before.Applied != after.Applied:
+		if before.Applied == reason.Maybe {
+			return before
+		}
 		return after
-	case after.Code != codes.Unavailable:
+	case before.Info != after.Info:
+		if before.Info {
+			return before
+		}
+		return after
+	case before.Applied == reason.Maybe, after.Code != codes.Unavailable:
 		return before
 	}
 	return after

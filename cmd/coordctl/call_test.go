@@ -3,10 +3,12 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -228,6 +230,8 @@ func TestGraver(t *testing.T) {
 	other := reason.Failure{Code: codes.Unavailable, Applied: reason.No, Message: "other"}
 	maybe := reason.Failure{Code: codes.Unavailable, Applied: reason.Maybe, Message: "maybe"}
 	late := reason.Failure{Code: codes.DeadlineExceeded, Applied: reason.No, Message: "late"}
+	named := reason.Failure{Code: codes.Unavailable, Applied: reason.No, Info: true, Message: "named"}
+	unknown := reason.Failure{Code: codes.Unavailable, Applied: reason.Maybe, Info: true, Message: "unknown"}
 	lateMaybe := reason.Failure{Code: codes.DeadlineExceeded, Applied: reason.Maybe, Message: "late, maybe"}
 	for _, test := range []struct{ before, after, want reason.Failure }{
 		{reason.Failure{}, late, late},
@@ -237,6 +241,14 @@ func TestGraver(t *testing.T) {
 		{maybe, lateMaybe, maybe},
 		{no, late, no},
 		{no, lateMaybe, lateMaybe},
+		{named, no, named},
+		{no, named, named},
+		{named, late, named},
+		{named, maybe, maybe},
+		{maybe, named, maybe},
+		{maybe, unknown, unknown},
+		{unknown, maybe, unknown},
+		{unknown, named, unknown},
 	} {
 		if got := graver(test.before, test.after); got.Message != test.want.Message {
 			t.Errorf("%q, then %q: %q, want %q", test.before.Message, test.after.Message, got.Message, test.want.Message)
@@ -312,13 +324,24 @@ func TestRecordsFollowsThePages(t *testing.T) {
 // A stdout that takes nothing is a failure, and no success.
 func TestAFullStdout(t *testing.T) {
 	leakless(t)
-	s := &stub{reserve: grantedBy, pages: 1}
-	address := serve(t, s)
-	for _, line := range [][]string{{"reserve", "k"}, {"-o", "json", "reserve", "k"}, {"records"}, {"-o", "json", "records"}} {
+	for _, line := range [][]string{{"reserve", "k"}, {"reserve", "k", "--token-only"}, {"-o", "json", "reserve", "k"}, {"records"}, {"-o", "json", "records"}} {
 		var stderr bytes.Buffer
+		s := &stub{reserve: grantedBy, pages: 1}
+		address := serve(t, s)
 		w := world{stdin: strings.NewReader(""), stdout: full{}, stderr: &stderr, getenv: func(string) string { return address }}
-		if code := run(t.Context(), w, line); code != reason.ExitFailure || !strings.Contains(stderr.String(), "no space") {
+		code := run(t.Context(), w, line)
+		if code != reason.ExitFailure || !strings.Contains(stderr.String(), "no space") || strings.Count(stderr.String(), "\n") != 1 {
 			t.Errorf("%v: exit code %d, %q", line, code, stderr.String())
+		}
+		// The key is taken: the attempt is what is left of it.
+		ids, calls := s.attempts()
+		for id := range ids {
+			if reserves := slices.Contains(line, "reserve"); reserves != strings.Contains(stderr.String(), hex.EncodeToString([]byte(id))) && calls == 1 {
+				t.Errorf("%v: the attempt id is missing or told for nothing: %q", line, stderr.String())
+			}
+		}
+		if slices.Contains(line, "json") && !json.Valid(stderr.Bytes()) {
+			t.Errorf("%v: %q is not JSON", line, stderr.String())
 		}
 	}
 }

@@ -59,7 +59,7 @@ whatever the answer.`,
 				{"outcome", shown.Outcome},
 				{"late", yes(shown.Late)},
 				{"repeated", yes(shown.Repeated)},
-				{"remaining", shown.Remaining},
+				{"remaining", brief(shown.Remaining)},
 			})
 		},
 	}

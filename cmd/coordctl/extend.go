@@ -41,7 +41,7 @@ func (c *control) extend() *cobra.Command {
 				return err
 			}
 			shown := extendJSON{Outcome: "extended", Remaining: duration(answer.GetRemaining())}
-			return c.show(shown, [][]string{{"outcome", shown.Outcome}, {"remaining", shown.Remaining}})
+			return c.show(shown, [][]string{{"outcome", shown.Outcome}, {"remaining", brief(shown.Remaining)}})
 		},
 	}
 	identity.add(command)

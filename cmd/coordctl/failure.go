@@ -8,6 +8,8 @@ import (
 	"io"
 	"strings"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/atmostonce/coordinator/internal/reason"
 )
 
@@ -26,7 +28,14 @@ func usagef(format string, arguments ...any) error {
 }
 
 // localError is a failure on this side: a file that cannot be read, a full stdout.
-type localError struct{ err error }
+type localError struct {
+	err error
+	// called says that a call was made and has had its effect, of which the result
+	// could not be told.
+	called bool
+	// attempt is that of a Reserve, with which it can be asked for its result again.
+	attempt []byte
+}
 
 func (e localError) Error() string { return e.err.Error() }
 
@@ -71,13 +80,72 @@ func (c *control) report(err error) int {
 		c.reportCall(call)
 		return call.failure.ExitCode
 	case errors.As(err, &local):
-		c.complain(oneLine(local.Error()))
+		c.reportLocal(local)
 		return reason.ExitFailure
 	default:
 		// Everything else is the command line: ours, or as cobra sees it.
-		c.complain(oneLine(err.Error()))
+		if c.output == "json" || asksForJSON(c.arguments) {
+			c.complainJSON(errorJSON{
+				Reason: usageReason, Code: reason.CodeName(codes.InvalidArgument), Message: oneLine(err.Error()), Applied: reason.No.String(),
+			})
+		} else {
+			c.complain(oneLine(err.Error()))
+		}
 		return reason.ExitUsage
 	}
+}
+
+// What errors that are no answer have for a reason in JSON. They are told apart from
+// those of the table, since no server gave them.
+const (
+	usageReason = "USAGE"
+	localReason = "LOCAL_FAILURE"
+)
+
+// asksForJSON reports whether a command line wants -o json. It is for one that could not
+// be parsed to its end.
+func asksForJSON(arguments []string) bool {
+	for i, argument := range arguments {
+		switch argument {
+		case "--":
+			return false
+		case "-o", "--output":
+			if i+1 < len(arguments) && arguments[i+1] == "json" {
+				return true
+			}
+		case "-ojson", "-o=json", "--output=json":
+			return true
+		}
+	}
+	return false
+}
+
+func (c *control) reportLocal(local localError) {
+	applied, attempt := reason.No, ""
+	if local.called {
+		applied, attempt = reason.Maybe, hex.EncodeToString(local.attempt)
+	}
+	message := oneLine(local.Error())
+	if c.output == "json" {
+		c.complainJSON(errorJSON{
+			Reason: localReason, Code: reason.CodeName(codes.Unknown), Message: message, Applied: applied.String(), AttemptID: attempt,
+		})
+		return
+	}
+	c.complain(message + again(attempt))
+}
+
+// again says how a Reserve gets its own answer, or another.
+func again(attempt string) string {
+	if attempt == "" {
+		return ""
+	}
+	return "; to ask again as the same attempt: --attempt-id " + attempt
+}
+
+// complainJSON writes an error as -o json shows it.
+func (c *control) complainJSON(shown errorJSON) {
+	_ = writeJSON(c.stderr, map[string]errorJSON{"error": shown})
 }
 
 // complain writes one line to stderr. Where that fails there is nobody to tell; the
@@ -106,17 +174,14 @@ func (c *control) reportCall(call callError) {
 		if f.RetryAfter > 0 {
 			shown.RetryAfter = f.RetryAfter.String()
 		}
-		_ = writeJSON(c.stderr, map[string]errorJSON{"error": shown})
+		c.complainJSON(shown)
 		return
 	}
 	text := name + ": " + oneLine(f.Message)
 	if f.Applied == reason.Maybe {
 		text += " (it may have been carried out)"
 	}
-	if attempt != "" {
-		text += "; to ask again as the same attempt: --attempt-id " + attempt
-	}
-	c.complain(text)
+	c.complain(text + again(attempt))
 }
 
 // oneLine keeps an error on one line, and control characters off the terminal.

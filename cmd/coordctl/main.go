@@ -38,7 +38,7 @@ func main() {
 
 // run carries one command line out and returns its exit code.
 func run(ctx context.Context, w world, arguments []string) int {
-	c := &control{world: w}
+	c := &control{world: w, arguments: arguments}
 	defer c.close()
 	root := c.root()
 	root.SetArgs(arguments)

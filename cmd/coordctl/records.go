@@ -90,14 +90,11 @@ func (c *control) showRecords(records []*coordinatorv1.Record, heading []string)
 	}
 	rows := make([][]string, 0, len(records))
 	for _, r := range records {
-		remaining := rounded(r.GetRemaining())
-		if remaining == "" {
-			remaining = "-"
-		}
 		id := r.GetIdentity()
 		rows = append(rows, []string{
 			enum(r.GetState(), "STATE_"), fmt.Sprint(r.GetAttempt()), fmt.Sprint(r.GetRevision()),
-			rounded(r.GetAge()), remaining, id.GetNamespace(), dash(id.GetPrincipal()), dash(id.GetOperation()), id.GetKey(),
+			brief(duration(r.GetAge())), dash(brief(duration(r.GetRemaining()))), text(id.GetNamespace()),
+			dash(text(id.GetPrincipal())), dash(text(id.GetOperation())), text(id.GetKey()),
 		})
 	}
 	return c.wrote(writeTable(c.stdout, heading, rows))

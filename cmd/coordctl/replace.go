@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -53,10 +51,13 @@ What the lost incarnation stored is given up: never start it again.`,
 				return err
 			}
 			shown := replaceJSON{Outcome: "replaced", Incarnation: answer.GetIncarnation(), Shards: append([]uint32{}, answer.GetShards()...)}
+			if len(shown.Shards) == 0 {
+				shown.Outcome = nothingToDo
+			}
 			return c.show(shown, [][]string{
-				{"outcome", shown.Outcome},
+				{"outcome", inWords(shown.Outcome)},
 				{"incarnation", shown.Incarnation},
-				{"shards", dash(strings.Trim(strings.Join(strings.Fields(fmt.Sprint(shown.Shards)), ", "), "[]"))},
+				{"shards", numbers(shown.Shards)},
 			})
 		},
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -48,6 +49,7 @@ func (c *control) reserve() *cobra.Command {
 		onLapse     string
 		wait        time.Duration
 		owner       string
+		tokenOnly   bool
 	)
 	command := &cobra.Command{
 		Use:   "reserve KEY",
@@ -55,6 +57,9 @@ func (c *control) reserve() *cobra.Command {
 		Long: `Ask to be the one that is admitted. Exit code 0 admits, and nothing else does.
 
 The result of a grant holds the token that commit, release and extend need.`,
+		Example: `  token=$(coordctl reserve KEY --token-only) &&
+      do-the-work &&
+      coordctl commit KEY --token "$token" --code 200`,
 		Args: oneKey,
 		RunE: func(command *cobra.Command, arguments []string) error {
 			request := &coordinatorv1.ReserveRequest{Identity: identity.identity(arguments[0]), Owner: owner}
@@ -71,7 +76,10 @@ The result of a grant holds the token that commit, release and extend need.`,
 			request.PendingTtl = given(command, "pending-ttl", pendingTTL)
 			request.Retention = given(command, "retention", retention)
 			request.Wait = given(command, "wait", wait)
-			return c.runReserve(command.Context(), request, wait)
+			if tokenOnly && c.output == "json" {
+				return usagef("--token-only and --output json exclude each other")
+			}
+			return c.runReserve(command.Context(), request, wait, tokenOnly)
 		},
 	}
 	identity.add(command)
@@ -83,10 +91,11 @@ The result of a grant holds the token that commit, release and extend need.`,
 	flags.StringVar(&onLapse, "on-lapse", "reopen", "what a silent end means: reopen admits the next, hold admits nobody until it is settled")
 	flags.DurationVar(&wait, "wait", 0, "how long to wait while another attempt holds the reservation, up to 60s")
 	flags.StringVar(&owner, "owner", "", "what to call this caller, for people")
+	flags.BoolVar(&tokenOnly, "token-only", false, "show the token of a grant, and nothing of any other outcome")
 	return command
 }
 
-func (c *control) runReserve(ctx context.Context, request *coordinatorv1.ReserveRequest, wait time.Duration) error {
+func (c *control) runReserve(ctx context.Context, request *coordinatorv1.ReserveRequest, wait time.Duration, tokenOnly bool) error {
 	answer, err := call(ctx, c, c.timeout+max(0, wait),
 		func(ctx context.Context, connection *connection, options ...grpc.CallOption) (*coordinatorv1.ReserveResponse, error) {
 			return connection.coordinator.Reserve(ctx, request, options...)
@@ -96,7 +105,13 @@ func (c *control) runReserve(ctx context.Context, request *coordinatorv1.Reserve
 	}
 	shown, code, err := showReserve(answer, request.GetAttemptId())
 	if err != nil {
-		return err
+		return withAttempt(err, request.GetAttemptId())
+	}
+	if tokenOnly {
+		if shown.Token != "" {
+			_, err = fmt.Fprintln(c.stdout, shown.Token)
+		}
+		return outcome(withAttempt(c.wrote(err), request.GetAttemptId()), code)
 	}
 	rows := [][]string{
 		{"outcome", shown.Outcome},
@@ -106,21 +121,24 @@ func (c *control) runReserve(ctx context.Context, request *coordinatorv1.Reserve
 		{"attempt id", shown.AttemptID},
 		{"repeated", yes(shown.Repeated != nil && *shown.Repeated)},
 		{"previous", shown.Previous},
-		{"previous reason", shown.PreviousReason},
+		{"previous reason", text(shown.PreviousReason)},
 		{"previous fence", number(shown.PreviousFence)},
-		{"owner", shown.Owner},
-		{"age", shown.Age},
-		{"remaining", shown.Remaining},
-		{"waited", shown.Waited},
-		{"retry after", shown.RetryAfter},
+		{"owner", text(shown.Owner)},
+		{"age", brief(shown.Age)},
+		{"remaining", brief(shown.Remaining)},
+		{"waited", brief(shown.Waited)},
+		{"retry after", brief(shown.RetryAfter)},
 	}
-	if err := c.show(shown, append(rows, responseRows(shown.Response)...)); err != nil {
-		return err
-	}
-	if code != reason.ExitDone {
+	err = c.show(shown, append(rows, responseRows(shown.Response)...))
+	return outcome(withAttempt(err, request.GetAttemptId()), code)
+}
+
+// outcome is how a command ends that came to an outcome and showed it, or could not.
+func outcome(err error, code int) error {
+	if err == nil && code != reason.ExitDone {
 		return ended{code}
 	}
-	return nil
+	return err
 }
 
 // showReserve returns an answer as it is shown, and its exit code.
@@ -154,12 +172,16 @@ func showReserve(answer *coordinatorv1.ReserveResponse, attemptID []byte) (reser
 			Outcome: "in_doubt", Owner: d.GetOwner(), Age: duration(d.GetAge()),
 		}, reason.ExitInDoubt, nil
 	}
-	return reserveJSON{}, 0, localError{fmt.Errorf("the server gave an outcome that this program does not know, which admits nobody")}
+	return reserveJSON{}, 0, localError{err: errors.New("the server gave an outcome that this program does not know, which admits nobody"), called: true}
 }
 
-// withAttempt adds the attempt id to a failed call.
+// withAttempt adds the attempt id to a call that failed, or whose result could not be told.
 func withAttempt(err error, attemptID []byte) error {
-	if failed, ok := err.(callError); ok { //nolint:errorlint // it comes from call as it is
+	switch failed := err.(type) { //nolint:errorlint // it comes as it is
+	case callError:
+		failed.attempt = attemptID
+		return failed
+	case localError:
 		failed.attempt = attemptID
 		return failed
 	}
@@ -183,7 +205,7 @@ func attempt(command *cobra.Command, text string) ([]byte, error) {
 func decodeHex(flag, text string) ([]byte, error) {
 	decoded, err := hex.DecodeString(text)
 	if err != nil {
-		return nil, usagef("--%s is not in hex: %v", flag, err)
+		return nil, usagef("--%s is not in hex", flag)
 	}
 	return decoded, nil
 }

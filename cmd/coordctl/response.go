@@ -74,14 +74,14 @@ func (c *control) readBody(path string) ([]byte, error) {
 	if path != "-" {
 		file, err := os.Open(path)
 		if err != nil {
-			return nil, localError{err}
+			return nil, localError{err: err}
 		}
 		defer func() { _ = file.Close() }() // it was only read
 		source = file
 	}
 	body, err := io.ReadAll(io.LimitReader(source, bodyBytesMax+1))
 	if err != nil {
-		return nil, localError{fmt.Errorf("reading the body: %w", err)}
+		return nil, localError{err: fmt.Errorf("reading the body: %w", err)}
 	}
 	if len(body) > bodyBytesMax {
 		return nil, callError{failure: reason.Failure{
@@ -134,14 +134,14 @@ func responseRows(r *responseJSON) [][]string {
 	}
 	rows := [][]string{{"response code", fmt.Sprint(r.Code)}}
 	for _, header := range r.Headers {
-		rows = append(rows, []string{"response header", header.Name + ": " + header.Value})
+		rows = append(rows, []string{"response header", text(header.Name + ": " + header.Value)})
 	}
 	if r.ContentType != "" {
-		rows = append(rows, []string{"content type", r.ContentType})
+		rows = append(rows, []string{"content type", text(r.ContentType)})
 	}
 	switch {
 	case r.Body != nil:
-		rows = append(rows, []string{"body", *r.Body})
+		rows = append(rows, []string{"body", text(*r.Body)})
 	case r.BodyBase64 != "":
 		rows = append(rows, []string{"body (base64)", r.BodyBase64})
 	}

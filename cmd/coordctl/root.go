@@ -47,6 +47,7 @@ twice.`
 // control is one run of the program.
 type control struct {
 	world
+	arguments []string
 
 	endpoints []string
 	output    string
@@ -60,6 +61,7 @@ func (c *control) root() *cobra.Command {
 		Use:                "coordctl",
 		Short:              "Admit once, from the command line",
 		Long:               rootLong,
+		Version:            version(),
 		Args:               cobra.NoArgs,
 		SilenceErrors:      true,
 		SilenceUsage:       true,
@@ -71,7 +73,8 @@ func (c *control) root() *cobra.Command {
 		},
 	}
 	root.SetUsageTemplate(root.UsageTemplate() + exitCodes)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usagef("%v", err) })
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
 
 	endpoints := c.getenv(endpointsVariable)
 	if endpoints == "" {
@@ -93,6 +96,29 @@ func (c *control) root() *cobra.Command {
 		once(command.Flags())
 	}
 	return root
+}
+
+// flagError is a flag that cannot be parsed, in words of ours: the parser's own speak of
+// the functions it uses.
+func flagError(err error) error {
+	var invalid *pflag.InvalidValueError
+	if !errors.As(err, &invalid) {
+		return usagef("%v", err)
+	}
+	flag := invalid.GetFlag()
+	if errors.Is(err, errGivenTwice) {
+		return usagef("--%s %v", flag.Name, errGivenTwice)
+	}
+	wanted := map[string]string{
+		"duration": "a duration such as 100ms, 5m or 24h",
+		"uint32":   "a number from 0 to 4294967295",
+		"uint64":   "a number, 0 or more",
+		"bool":     "true or false",
+	}[flag.Value.Type()]
+	if wanted == "" {
+		wanted = "another one"
+	}
+	return usagef("--%s is %q, it must be %s", flag.Name, invalid.GetValue(), wanted)
 }
 
 // check looks at the flags that all commands have.
@@ -129,6 +155,8 @@ func once(flags *pflag.FlagSet) {
 	})
 }
 
+var errGivenTwice = errors.New("is given twice and takes one value")
+
 type onceValue struct {
 	pflag.Value
 	given bool
@@ -137,7 +165,7 @@ type onceValue struct {
 // Set implements pflag.Value.
 func (v *onceValue) Set(text string) error {
 	if v.given {
-		return errors.New("it is given twice and takes one value")
+		return errGivenTwice
 	}
 	v.given = true
 	return v.Value.Set(text)

@@ -57,12 +57,12 @@ func shardRows(s shardJSON) [][]string {
 		{"released", fmt.Sprint(s.Records.Released)},
 		{"tombstones", fmt.Sprint(s.Records.Tombstones)},
 		{"next alarm", s.NextAlarm},
-		{"next alarm in", s.NextAlarmIn},
+		{"next alarm in", brief(s.NextAlarmIn)},
 		{"log", size(s.LogBytes)},
 		{"state file", size(s.StateFileBytes)},
 		{"mailbox", fmt.Sprintf("%d commands, %s", s.MailboxDepth, size(s.MailboxBytes))},
 		{"waiters", fmt.Sprint(s.Waiters)},
-		{"clock", s.Clock},
+		{"clock", brief(s.Clock)},
 	}
 	for _, r := range s.Replicas {
 		vote := "voter"
@@ -71,7 +71,7 @@ func shardRows(s shardJSON) [][]string {
 		}
 		text := fmt.Sprintf("%s, %s, has %d, %d behind", r.Address, vote, r.MatchIndex, r.Behind)
 		if r.LastContact != "" {
-			text += ", heard from " + r.LastContact + " ago"
+			text += ", heard from " + brief(r.LastContact) + " ago"
 		}
 		rows = append(rows, []string{"replica " + r.NodeID, text})
 	}

@@ -80,7 +80,7 @@ func (c *control) shards() *cobra.Command {
 					fmt.Sprint(one.Shard), dash(one.Leader), fmt.Sprint(one.Term), fmt.Sprint(one.AppliedIndex), behind(one),
 					fmt.Sprint(one.Records.Pending), fmt.Sprint(one.Records.Lapsed), fmt.Sprint(one.Records.InDoubt),
 					fmt.Sprint(one.Records.Committed), fmt.Sprint(one.Records.Released), fmt.Sprint(one.Records.Tombstones),
-					dash(one.NextAlarm), dash(rounded(s.GetNextAlarmIn())), size(one.LogBytes), size(one.StateFileBytes),
+					dash(one.NextAlarm), dash(brief(one.NextAlarmIn)), size(one.LogBytes), size(one.StateFileBytes),
 					fmt.Sprint(one.MailboxDepth), fmt.Sprint(one.Waiters),
 				})
 			}

@@ -39,7 +39,7 @@ func (c *control) showTable(value any, heading []string, rows [][]string) error 
 
 func (c *control) wrote(err error) error {
 	if err != nil {
-		return localError{fmt.Errorf("writing the result: %w", err)}
+		return localError{err: fmt.Errorf("the call was answered, but the result cannot be written: %w", err), called: true}
 	}
 	return nil
 }
@@ -61,6 +61,16 @@ func writeTable(w io.Writer, heading []string, rows [][]string) error {
 	return table.Flush()
 }
 
+// text is a cell of a text that somebody chose, quoted as Go quotes it where it could be
+// taken for something else: for nothing, for another text that is quoted, or for more
+// or less than it is, next to the spaces that columns are parted by.
+func text(chosen string) string {
+	if chosen == "-" || strings.HasPrefix(chosen, `"`) || strings.TrimSpace(chosen) != chosen || strings.Contains(chosen, "  ") {
+		return strconv.Quote(chosen)
+	}
+	return printable(chosen)
+}
+
 // printable keeps a cell in its place: what a terminal would act upon, or would not
 // show, is quoted as Go quotes it.
 func printable(cell string) string {
@@ -78,19 +88,18 @@ func duration(d *durationpb.Duration) string {
 	return d.AsDuration().String()
 }
 
-// rounded is [duration] as a person reads it.
-func rounded(d *durationpb.Duration) string {
-	if d == nil {
-		return ""
+// brief is a duration as a person reads it, of one as JSON has it.
+func brief(exact string) string {
+	d, err := time.ParseDuration(exact)
+	switch {
+	case err != nil:
+		return exact // there is none
+	case d >= time.Minute:
+		return d.Round(time.Second).String()
+	case d >= time.Millisecond:
+		return d.Round(time.Millisecond).String()
 	}
-	switch exact := d.AsDuration(); {
-	case exact >= time.Minute:
-		return exact.Round(time.Second).String()
-	case exact >= time.Second:
-		return exact.Round(10 * time.Millisecond).String()
-	default:
-		return exact.Round(time.Microsecond).String()
-	}
+	return d.Round(time.Microsecond).String()
 }
 
 // moment is "" for a time that is absent.
@@ -108,6 +117,18 @@ func number[N uint32 | uint64](n N) string {
 	}
 	return strconv.FormatUint(uint64(n), 10)
 }
+
+// numbers are "" for none, else such as "0, 2".
+func numbers(list []uint32) string {
+	texts := make([]string, len(list))
+	for i, n := range list {
+		texts[i] = fmt.Sprint(n)
+	}
+	return strings.Join(texts, ", ")
+}
+
+// inWords is a name of JSON as people read it.
+func inWords(name string) string { return strings.ReplaceAll(name, "_", " ") }
 
 // yes is "" for false.
 func yes(b bool) string {

@@ -2,14 +2,15 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 )
+
+// nothingToDo is the outcome of a change that had been made already.
+const nothingToDo = "nothing_to_do"
 
 type transferJSON struct {
 	Outcome string   `json:"outcome"`
@@ -42,9 +43,12 @@ every shard that the first of --endpoints leads.`,
 				return err
 			}
 			shown := transferJSON{Outcome: "transferred", Shards: append([]uint32{}, answer.GetShards()...)}
+			if len(shown.Shards) == 0 {
+				shown.Outcome = nothingToDo
+			}
 			return c.show(shown, [][]string{
-				{"outcome", shown.Outcome},
-				{"shards", dash(strings.Trim(strings.Join(strings.Fields(fmt.Sprint(shown.Shards)), ", "), "[]"))},
+				{"outcome", inWords(shown.Outcome)},
+				{"shards", numbers(shown.Shards)},
 			})
 		},
 	}
