@@ -40,6 +40,10 @@
 // node asks for is kept. Everything else is an answer, and is returned; STORAGE_FULL and
 // QUOTA_EXCEEDED too, since what they wait for takes longer than a call.
 //
+// The first answer to Reserve is not held back, whatever its wait: a node that hangs costs
+// it no more than a try. Only who has been told "pending" waits, and a node that falls
+// silent then is found out by a ping, within 15 s.
+//
 // An attempt id is drawn for every call of Reserve, and another one only after the
 // attempt has ended (ATTEMPT_ENDED, or a grant that was over when it arrived) while the
 // call still wants the key.

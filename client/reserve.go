@@ -180,13 +180,20 @@ func (a *attempt) request(hold time.Duration) *coordinatorv1.ReserveRequest {
 	}
 }
 
-// reserve asks until there is an outcome, or none but pending is left.
+// reserve asks until there is an outcome, or none but pending is left. The first answer
+// is not held back: most calls need not wait, and so a node that hangs costs them no more
+// than a try.
 func (a *attempt) reserve(ctx context.Context, bound func() time.Duration) (*Reservation, error) {
-	for {
+	for first := true; ; first = false {
 		var hold time.Duration
 		got, err := invoke(ctx, a.client, operation{
 			name: callReserve, identity: a.identity, bound: bound(),
-			hold: func() time.Duration { hold = a.holdBack(); return hold },
+			hold: func() time.Duration {
+				if !first {
+					hold = a.holdBack()
+				}
+				return hold
+			},
 		}, func(ctx context.Context, service coordinatorv1.CoordinatorServiceClient, options ...grpc.CallOption) (*coordinatorv1.ReserveResponse, error) {
 			return service.Reserve(ctx, a.request(hold), options...)
 		})
@@ -198,8 +205,10 @@ func (a *attempt) reserve(ctx context.Context, bound func() time.Duration) (*Res
 		}
 		err = refusal(got.message)
 		var pending *PendingError
-		if !errors.As(err, &pending) || a.holdBack() == 0 ||
-			!rest(ctx, min(pending.RetryAfter, a.holdBack())) {
+		if !errors.As(err, &pending) || a.holdBack() == 0 {
+			return nil, err
+		}
+		if !first && !rest(ctx, min(pending.RetryAfter, a.holdBack())) {
 			return nil, err
 		}
 	}
