@@ -343,3 +343,29 @@ func TestClose(t *testing.T) {
 		nodes.Network.HealAll()
 	})
 }
+
+// A node that falls silent while it holds an answer back is found out by a ping.
+func TestANodeThatHangsWhileItHoldsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := start(t, 3)
+		c, other := dial(t, nodes), dial(t, nodes, client.WithDialer(nodes.Network.Host("elsewhere").Dial))
+		granted(t, c, "k0")
+		owner := granted(t, other, "k")
+		leader := nodes.AwaitLeader(0)
+		go func() {
+			time.Sleep(5 * time.Second)
+			nodes.Network.Cut(leader, cluster.ClientHost)
+			time.Sleep(time.Second)
+			_ = owner.Commit(context.Background(), client.Response{Code: 1})
+		}()
+		began := time.Now()
+		_, err := c.Reserve(t.Context(), id("k"), client.WithWait(10*time.Minute))
+		want(t, err, client.ErrCommitted)
+		if took := time.Since(began); took > 5*time.Second+16*time.Second {
+			t.Errorf("found out after %v", took)
+		} else {
+			t.Logf("found out after %v", took-5*time.Second)
+		}
+		nodes.Network.HealAll()
+	})
+}
