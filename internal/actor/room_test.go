@@ -12,7 +12,7 @@ import (
 func TestResponsesAreReadWhereThereIsRoom(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, s *testShard) {
 		done := commit("k", s.grant("k", time.Minute), "done")
-		of := done.Command.(admission.Commit) //nolint:errcheck // that is what commit returns
+		of := done.Command.(admission.Commit)
 		of.Response.Bytes = 4
 		done.Command = of
 		s.mustSubmit(done)
