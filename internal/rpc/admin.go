@@ -34,6 +34,10 @@ func (s *adminService) Purge(ctx context.Context, request *coordinatorv1.PurgeRe
 	return route(ctx, s.server, command.Identity.Shard(s.shards.Shards()), hop[*coordinatorv1.PurgeResponse]{
 		here: func(ctx context.Context, replica Replica) (*coordinatorv1.PurgeResponse, error) {
 			reply, err := submit(ctx, replica, command, received)
+			if command.Fence != 0 && reply.Answer.Refusal == admission.RevisionMismatch {
+				return nil, reason.Error(reason.RevisionMismatch,
+					"the record is not pending under this fence: a fence names a PENDING record only, any other is named by its revision")
+			}
 			if err != nil {
 				return nil, err
 			}

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/internal/actor"
@@ -243,5 +244,26 @@ func TestHandovers(t *testing.T) {
 	wantNone(t, err)
 	if len(answer.GetShards()) > 0 {
 		t.Errorf("handed over: %v", answer)
+	}
+}
+
+// A fence names a pending record only, and who names another one by it is told so.
+func TestAPurgeByTheFenceOfWhatIsNotPending(t *testing.T) {
+	n := start(t, "n1", nil)
+	grant := granted(t, n, &coordinatorv1.ReserveRequest{
+		Identity: key("k"), OnLapse: coordinatorv1.OnLapse_ON_LAPSE_HOLD, PendingTtl: durationpb.New(time.Second),
+	})
+	n.shards.All(func(r *rpctest.Replica) { r.Advance(time.Minute) })
+	_, err := n.admin.Purge(withTimeout(t), &coordinatorv1.PurgeRequest{
+		Identity: key("k"), Force: true, Target: &coordinatorv1.PurgeRequest_Fence{Fence: grant.GetFence()},
+	})
+	if failure := wantReason(t, err, reason.RevisionMismatch); !strings.Contains(failure.Message, "PENDING") {
+		t.Errorf("got %q", failure.Message)
+	}
+	_, err = n.admin.Purge(withTimeout(t), &coordinatorv1.PurgeRequest{
+		Identity: key("k"), Force: true, Target: &coordinatorv1.PurgeRequest_Revision{Revision: 999},
+	})
+	if failure := wantReason(t, err, reason.RevisionMismatch); failure.Message != reason.RevisionMismatch.Row().Meaning {
+		t.Errorf("got %q", failure.Message)
 	}
 }
