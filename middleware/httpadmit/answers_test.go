@@ -1,0 +1,286 @@
+package httpadmit_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/atmostonce/coordinator/client"
+	"github.com/atmostonce/coordinator/middleware/httpadmit"
+)
+
+// counted is a handler that counts its runs and answers 201 with the number.
+func counted(runs *atomic.Int64) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		n := runs.Add(1)
+		w.WriteHeader(http.StatusCreated)
+		_ = json.NewEncoder(w).Encode(map[string]any{"run": n, "got": string(body)})
+	}
+}
+
+// Both forms of a key are one key; the handler reads the body that was hashed.
+func TestReplay(t *testing.T) {
+	var runs atomic.Int64
+	server := serve(t, counted(&runs), httpadmit.WithKeyRequired())
+	first := send(t, request(t, http.MethodPost, server.URL, `{"a":1}`, "Idempotency-Key", `"k-1"`))
+	again := send(t, request(t, http.MethodPost, server.URL, `{"a":1}`, "Idempotency-Key", "k-1"))
+	if first.status != 201 || first.replayed() || !strings.Contains(first.body, `"got":"{\"a\":1}"`) {
+		t.Errorf("first: %+v", first)
+	}
+	if !again.replayed() || again.status != 201 || again.body != first.body || runs.Load() != 1 {
+		t.Errorf("again: %+v, %d runs", again, runs.Load())
+	}
+	mismatch := send(t, request(t, http.MethodPost, server.URL, `{"a":2}`, "Idempotency-Key", "k-1"))
+	wantCode(t, mismatch, httpadmit.CodeMismatch, 422)
+	if runs.Load() != 1 || mismatch.header.Get("Retry-After") != "" {
+		t.Errorf("mismatch: %+v, %d runs", mismatch, runs.Load())
+	}
+	other := send(t, request(t, http.MethodPost, server.URL+"/other", `{"a":1}`, "Idempotency-Key", "k-1"))
+	if other.replayed() || runs.Load() != 2 {
+		t.Errorf("another operation: %+v", other)
+	}
+}
+
+// What is refused before the coordinator is asked.
+func TestRefused(t *testing.T) {
+	var runs atomic.Int64
+	required := serve(t, counted(&runs), httpadmit.WithKeyRequired(), httpadmit.WithBodyLimit(8))
+	nobody := serve(t, counted(&runs), caller(""), httpadmit.WithChallenge(`Basic realm="x"`))
+	optional := serve(t, counted(&runs), httpadmit.WithBodyLimit(8))
+
+	wantCode(t, send(t, request(t, "POST", required.URL, "{}")), httpadmit.CodeKeyMissing, 400)
+	for _, key := range []string{"", `""`, "a b", `"a`, "naïve", strings.Repeat("k", 256), `"a", "b"`} {
+		wantCode(t, send(t, request(t, "POST", required.URL, "{}", "Idempotency-Key", key)), httpadmit.CodeKeyInvalid, 400)
+		wantCode(t, send(t, request(t, "POST", optional.URL, "{}", "Idempotency-Key", key)), httpadmit.CodeKeyInvalid, 400)
+	}
+	doubled := request(t, "POST", optional.URL, "{}", "Idempotency-Key", "a", "Idempotency-Key", "a")
+	wantCode(t, send(t, doubled), httpadmit.CodeKeyInvalid, 400)
+
+	refused := send(t, request(t, "POST", nobody.URL, "{}", "Idempotency-Key", "a"))
+	wantCode(t, refused, httpadmit.CodePrincipalRequired, 401)
+	if got := refused.header.Get("WWW-Authenticate"); got != `Basic realm="x"` {
+		t.Errorf("challenge %q", got)
+	}
+	wantCode(t, send(t, request(t, "POST", nobody.URL, "{}", "Idempotency-Key", "a b")), httpadmit.CodePrincipalRequired, 401)
+
+	wantCode(t, send(t, request(t, "POST", required.URL, "123456789", "Idempotency-Key", "a")), httpadmit.CodeBodyTooLarge, 413)
+	chunked := request(t, "POST", required.URL, "", "Idempotency-Key", "a")
+	chunked.Body, chunked.ContentLength = io.NopCloser(strings.NewReader("123456789")), -1
+	wantCode(t, send(t, chunked), httpadmit.CodeBodyTooLarge, 413)
+	if runs.Load() != 0 {
+		t.Errorf("the handler ran %d times", runs.Load())
+	}
+	if at := send(t, request(t, "POST", required.URL, "12345678", "Idempotency-Key", "a")); at.status != 201 {
+		t.Errorf("a body at the limit: %+v", at)
+	}
+}
+
+// What is not guarded passes, of any size, and streams.
+func TestUnguarded(t *testing.T) {
+	read := make(chan string)
+	server := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		c := http.NewResponseController(w)
+		_ = c.EnableFullDuplex()
+		w.WriteHeader(http.StatusOK)
+		_, _ = io.WriteString(w, "first\n")
+		if err := c.Flush(); err != nil {
+			t.Error(err)
+		}
+		<-read // the caller has the first line while the handler runs
+		_, _ = io.Copy(w, r.Body)
+	}, caller(""), httpadmit.WithBodyLimit(8))
+	for _, r := range []*http.Request{
+		request(t, "POST", server.URL, strings.Repeat("x", 100)),
+		request(t, "PUT", server.URL, strings.Repeat("x", 100)),
+	} {
+		answer, err := http.DefaultTransport.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewReader(answer.Body)
+		if line, err := lines.ReadString('\n'); line != "first\n" {
+			t.Fatalf("%q, %v", line, err)
+		}
+		read <- "it"
+		if rest, err := io.ReadAll(lines); len(rest) != 100 || err != nil {
+			t.Errorf("%d bytes, %v", len(rest), err)
+		}
+		answer.Body.Close()
+	}
+}
+
+// A GET changes nothing, and has no use for a key.
+func TestSafeMethods(t *testing.T) {
+	var runs atomic.Int64
+	server := serve(t, counted(&runs), httpadmit.WithKeyRequired())
+	for range 2 {
+		if a := send(t, request(t, "GET", server.URL, "", "Idempotency-Key", "a b")); a.status != 201 || a.replayed() {
+			t.Errorf("%+v", a)
+		}
+	}
+	only := serve(t, counted(&runs), httpadmit.WithMethods("GET"))
+	first, again := send(t, request(t, "GET", only.URL, "", "Idempotency-Key", "g")), send(t, request(t, "GET", only.URL, "", "Idempotency-Key", "g"))
+	if first.replayed() || !again.replayed() {
+		t.Errorf("a GET that is guarded: %+v, %+v", first, again)
+	}
+}
+
+// Principals never meet; where nobody is known, all share their keys.
+func TestPrincipals(t *testing.T) {
+	var runs atomic.Int64
+	server := serve(t, counted(&runs), httpadmit.WithPrincipal(func(r *http.Request) string { return r.Header.Get("X-Account") }), httpadmit.WithAnonymous())
+	for i, account := range []string{"one", "two", ""} {
+		if a := post(t, server, "shared", "X-Account", account); a.replayed() || runs.Load() != int64(i+1) {
+			t.Errorf("account %q: %+v", account, a)
+		}
+		if a := post(t, server, "shared", "X-Account", account); !a.replayed() {
+			t.Errorf("account %q again: %+v", account, a)
+		}
+	}
+}
+
+// In flight: refused at once, or after a wait.
+func TestInFlight(t *testing.T) {
+	entered, leave := make(chan struct{}), make(chan struct{})
+	handler := func(w http.ResponseWriter, _ *http.Request) {
+		entered <- struct{}{}
+		<-leave
+		_, _ = io.WriteString(w, "done")
+	}
+	server := serve(t, handler)
+	waiting := serve(t, handler, httpadmit.WithWait(30*time.Second))
+	settable := serve(t, handler, httpadmit.WithStatus(httpadmit.CodeInFlight, 425), httpadmit.WithDocs("https://docs.example/idempotency"))
+	first := make(chan answered)
+	go func() {
+		a, _ := try(request(t, "POST", server.URL+"/v1/orders", "{}", "Idempotency-Key", "k"))
+		first <- a
+	}()
+	<-entered
+	refused := post(t, server, "k")
+	wantCode(t, refused, httpadmit.CodeInFlight, 409)
+	if refused.header.Get("Retry-After") == "" {
+		t.Errorf("no Retry-After: %v", refused.header)
+	}
+	other := post(t, settable, "k")
+	wantCode(t, other, httpadmit.CodeInFlight, 425)
+	if !strings.Contains(other.body, `"type":"https://docs.example/idempotency#IDEMPOTENCY_IN_FLIGHT"`) {
+		t.Errorf("%s", other.body)
+	}
+	waited := make(chan answered)
+	go func() {
+		a, _ := try(request(t, "POST", waiting.URL+"/v1/orders", "{}", "Idempotency-Key", "k"))
+		waited <- a
+	}()
+	close(leave)
+	if a := <-first; a.body != "done" || a.replayed() {
+		t.Errorf("first: %+v", a)
+	}
+	if a := <-waited; a.body != "done" || !a.replayed() {
+		t.Errorf("waited: %+v", a)
+	}
+}
+
+// Refusals that have nothing to do with the request.
+func TestAway(t *testing.T) {
+	var runs atomic.Int64
+	away, err := client.Dial([]string{"127.0.0.1:1"}, client.WithCallTimeout(200*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer away.Close()
+	server := listen(t, httpadmit.New(away, caller("a"), httpadmit.WithRetryAfter(1500*time.Millisecond))(counted(&runs)))
+	refused := post(t, server, "k")
+	wantCode(t, refused, httpadmit.CodeUnavailable, 503)
+	if refused.header.Get("Retry-After") != "2" || strings.Contains(refused.body, "executed") || runs.Load() != 0 {
+		t.Errorf("%+v, %d runs", refused, runs.Load())
+	}
+	if a := send(t, request(t, "POST", server.URL, "{}")); a.status != 201 {
+		t.Errorf("an unguarded request: %+v", a)
+	}
+	wrong := serve(t, counted(&runs), caller(strings.Repeat("p", 129)))
+	wantCode(t, post(t, wrong, "k"), httpadmit.CodeMisconfigured, 500)
+}
+
+// Keys from elsewhere, in their order.
+func TestSeveralSources(t *testing.T) {
+	var runs atomic.Int64
+	server := serve(t, counted(&runs), httpadmit.WithKeyRequired(), httpadmit.WithBodyLimit(100), httpadmit.WithKeys(
+		httpadmit.IdempotencyKey(), httpadmit.KeyFromHeader("X-GitHub-Delivery"), httpadmit.KeyFromJSON("id"),
+		httpadmit.KeyFunc(func(r *http.Request, body []byte) (string, error) {
+			if strings.HasPrefix(string(body), "order ") {
+				return string(body[6:]), nil
+			}
+			return "", nil
+		})))
+	ask := func(body string, header ...string) answered {
+		return send(t, request(t, "POST", server.URL, body, header...))
+	}
+	for _, c := range []struct {
+		body   string
+		header []string
+	}{
+		{`{"id":"evt_1"}`, []string{"Idempotency-Key", "a", "X-GitHub-Delivery", "b"}},
+		{`{"id":"evt_1"}`, []string{"X-GitHub-Delivery", "b"}},
+		{`{"id":"evt_1"}`, nil},
+		{`order 42`, nil},
+	} {
+		first, again := ask(c.body, c.header...), ask(c.body, c.header...)
+		if first.replayed() || !again.replayed() || !strings.Contains(first.body, `"got":`) {
+			t.Errorf("%s %v: %+v, %+v", c.body, c.header, first, again)
+		}
+	}
+	wantCode(t, ask(`{"id":"evt_1"}`, "Idempotency-Key", "a b", "X-GitHub-Delivery", "b"), httpadmit.CodeKeyInvalid, 400)
+	wantCode(t, ask(`{"id":7}`), httpadmit.CodeKeyInvalid, 400)
+	wantCode(t, ask(`hello`), httpadmit.CodeKeyMissing, 400)
+	wantCode(t, ask(strings.Repeat("x", 101)), httpadmit.CodeBodyTooLarge, 413)
+}
+
+// A body that was looked at for a key, and has none, is whole for the handler.
+func TestLookedAt(t *testing.T) {
+	var runs atomic.Int64
+	server := serve(t, counted(&runs), httpadmit.WithKeys(httpadmit.KeyFromJSON("id")))
+	for range 2 {
+		if a := send(t, request(t, "POST", server.URL, `{"no":1}`)); a.replayed() || !strings.Contains(a.body, `{\"no\":1}`) {
+			t.Errorf("%+v", a)
+		}
+	}
+}
+
+// What is wrong with the options is said when the program starts.
+func TestOptions(t *testing.T) {
+	for name, options := range map[string][]httpadmit.Option{
+		"no principal":   {},
+		"no keys":        {caller("a"), httpadmit.WithKeys()},
+		"an empty key":   {caller("a"), httpadmit.WithKeys(httpadmit.KeySource{})},
+		"no function":    {caller("a"), httpadmit.WithKeys(httpadmit.KeyFunc(nil))},
+		"a window":       {caller("a"), httpadmit.WithKeys(httpadmit.AutomaticKey(time.Millisecond, httpadmit.JSONField("a")))},
+		"a long window":  {caller("a"), httpadmit.WithKeys(httpadmit.AutomaticKey(31*24*time.Hour, httpadmit.JSONField("a")))},
+		"no fields":      {caller("a"), httpadmit.WithKeys(httpadmit.AutomaticKey(time.Minute))},
+		"a bucket":       {caller("a"), httpadmit.WithKeys(httpadmit.BucketKey(0, httpadmit.JSONField("a")))},
+		"no fingerprint": {caller("a"), httpadmit.WithFingerprint(httpadmit.Fingerprint{})},
+		"chosen nothing": {caller("a"), httpadmit.WithFingerprint(httpadmit.ChosenFields())},
+		"a limit":        {caller("a"), httpadmit.WithBodyLimit(-1)},
+		"another limit":  {caller("a"), httpadmit.WithResponseLimit(-1)},
+		"a status":       {caller("a"), httpadmit.WithStatus(httpadmit.CodeMismatch, 200)},
+		"a code":         {caller("a"), httpadmit.WithStatus("NO_SUCH_CODE", 409)},
+		"a timeout":      {caller("a"), httpadmit.WithHandlerTimeout(-1)},
+		"a wait":         {caller("a"), httpadmit.WithSettleWait(0)},
+		"a delay":        {caller("a"), httpadmit.WithRetryAfter(0)},
+	} {
+		func() {
+			defer func() {
+				if said, ok := recover().(string); !ok || !strings.HasPrefix(said, "httpadmit: ") {
+					t.Errorf("%s: %q", name, said)
+				}
+			}()
+			httpadmit.New(shared.start(), options...)
+		}()
+	}
+	httpadmit.New(shared.start(), httpadmit.WithAnonymous())
+}
