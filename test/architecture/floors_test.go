@@ -35,6 +35,8 @@ var floors = []string{
 	"cmd/coordctl",
 	"cmd/coordinator",
 	"client",
+	"middleware/httpadmit",
+	"middleware/httpadmit/outgoing",
 }
 
 // bans are imports that a package must not have, anywhere below it, and why.
@@ -57,6 +59,10 @@ var bans = []struct {
 	{"client", module + "internal", "a public package: others build with it, and internal ones change"},
 	{"client", "github.com/hashicorp/", "a client carries no consensus"},
 	{"client", "go.etcd.io/bbolt", "a client carries no database"},
+	{"middleware/httpadmit", module + "internal", "as the client: a public package"},
+	{"middleware/httpadmit", "github.com/hashicorp/", "who guards an endpoint links no consensus"},
+	{"middleware/httpadmit", "go.etcd.io/bbolt", "who guards an endpoint links no database"},
+	{"middleware/httpadmit/outgoing", module, "a caller of a guarded endpoint links no client of the coordinator"},
 	{"cmd/coordinator", "testing", "no test help is linked into the program"},
 }
 

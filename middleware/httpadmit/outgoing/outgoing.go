@@ -171,6 +171,14 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
+// CloseIdleConnections closes the connections of the base that nobody uses; it is what
+// http.Client's own calls.
+func (t *Transport) CloseIdleConnections() {
+	if base, ok := t.base.(interface{ CloseIdleConnections() }); ok {
+		base.CloseIdleConnections()
+	}
+}
+
 // header is the header of every try.
 func (t *Transport) header(r *http.Request) (http.Header, error) {
 	header := r.Header.Clone()
