@@ -15,8 +15,10 @@ const diskEvery = time.Second
 
 // watchDisk looks after the data directory and the space around it, until ctx ends.
 func (n *Node) watchDisk(ctx context.Context) {
-	for {
-		n.lookAtDirectory()
+	// By turns: a directory that is gone lacks both.
+	checks := []func() error{n.lock.Check, n.file.Check}
+	for i := 0; ; i++ {
+		n.lookAtDirectory(checks[i%len(checks)])
 		if n.cfg.FreeBytesMin > 0 {
 			n.lookAtSpace()
 		}
@@ -30,12 +32,8 @@ func (n *Node) watchDisk(ctx context.Context) {
 
 // lookAtDirectory ends the node where its directory was deleted or replaced: what it
 // writes to the open files then is lost with them, and must not be acknowledged.
-func (n *Node) lookAtDirectory() {
-	err := n.lock.Check()
-	if err == nil {
-		err = n.file.Check()
-	}
-	switch {
+func (n *Node) lookAtDirectory(check func() error) {
+	switch err := check(); {
 	case errors.Is(err, membership.ErrGone):
 		n.fail(err)
 	case err != nil:
