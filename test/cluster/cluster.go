@@ -2,7 +2,8 @@
 // the program starts, gRPC, Raft and files included, on a network in memory
 // (package netsim) and in virtual time.
 //
-// A test begins with [Start] inside of a bubble. Each node is a host of its own; the
+// A test begins with [Start] inside of a bubble, and does to the cluster what befalls
+// one: [Cluster.Crash], [Cluster.Handover], the network's cuts, and so on. Each node is a host of its own; the
 // tests call from a host "client". When the test ends everything is stopped, and the
 // logs are shown if it failed.
 //
@@ -190,9 +191,11 @@ func (c *Cluster) Conn(name string) *grpc.ClientConn {
 	conn, err := grpc.NewClient("passthrough:///"+name+clientPort,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(c.Network.Host(ClientHost).Dial),
-		// A node that is back is found at once: what is measured is the cluster.
+		// A node that is back is found at once: what is measured is the cluster. One that is
+		// away is not dialed for hours while nobody calls.
+		grpc.WithIdleTimeout(10*time.Second),
 		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.5, MaxDelay: 100 * time.Millisecond},
+			Backoff:           backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.5, MaxDelay: 500 * time.Millisecond},
 			MinConnectTimeout: time.Second,
 		}))
 	if err != nil {
@@ -220,6 +223,9 @@ func (c *Cluster) Serving() {
 			continue
 		}
 		for {
+			if n := c.Node(name); n != nil && n.Err() != nil {
+				c.t.Fatalf("%s has failed: %v", name, n.Err())
+			}
 			status, err := c.status(name)
 			if err == nil && status.GetHealthy() {
 				break
@@ -227,7 +233,7 @@ func (c *Cluster) Serving() {
 			if time.Now().After(deadline) {
 				c.t.Fatalf("%s does not serve: %v, %v", name, status.GetProblems(), err)
 			}
-			time.Sleep(100 * time.Millisecond)
+			time.Sleep(200 * time.Millisecond)
 		}
 	}
 }

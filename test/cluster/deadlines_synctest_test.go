@@ -19,13 +19,14 @@ func oneShard(c *node.Config) {
 
 // slowly makes nodes talk a few times less often than they do by default: an hour of
 // heartbeats is a long time to a test.
-func slowly(times time.Duration) func(c *node.Config) {
+func slowly(times int) func(c *node.Config) {
+	slow := func(d time.Duration) time.Duration { return time.Duration(times) * d }
 	return func(c *node.Config) {
 		oneShard(c)
 		t := raftfsm.DefaultTiming()
 		c.Timing = raftfsm.Timing{
-			Heartbeat: t.Heartbeat * times, Election: t.Election * times, Lease: t.Lease * times, Commit: t.Commit * times,
-			Call: max(t.Call, t.Heartbeat*times),
+			Heartbeat: slow(t.Heartbeat), Election: slow(t.Election), Lease: slow(t.Lease), Commit: slow(t.Commit),
+			Call: max(t.Call, slow(t.Heartbeat)),
 		}
 	}
 }
