@@ -120,6 +120,8 @@ func KeyFromHeader(name string) KeySource {
 // the path, such as the "id" of a Stripe event. A body without the member, and one that
 // is no JSON, have no key.
 //
+// The body is read for it, within the limit of bodies, whether there is a key or not.
+//
 // A sender that changes other members between deliveries needs a fingerprint that leaves
 // them out: see [ChosenFields].
 func KeyFromJSON(path ...string) KeySource {
@@ -138,7 +140,8 @@ func KeyFromJSON(path ...string) KeySource {
 
 // KeyFunc takes the key from a function of the request and its body. "" means that there
 // is none. An error refuses the request as malformed, and its text is told to the caller.
-// The function must not read the request's own Body.
+// The body is read for it, within the limit of bodies; the function must not read the
+// request's own Body.
 func KeyFunc(find func(r *http.Request, body []byte) (string, error)) KeySource {
 	if find == nil {
 		return KeySource{err: errors.New("KeyFunc: there is no function")}
