@@ -45,7 +45,8 @@ func (c *control) connect(i int) (*connection, error) {
 	}
 	if c.connections[i] == nil {
 		made := &connection{endpoint: c.endpoints[i]}
-		opened, err := grpc.NewClient(c.endpoints[i],
+		// Names are looked up as they are dialed, so that it is known why one was not.
+		opened, err := grpc.NewClient("passthrough:///"+made.endpoint,
 			grpc.WithContextDialer(made.dial),
 			grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithNoProxy(), // nodes are named as they are reached
@@ -74,8 +75,10 @@ func (c *connection) dial(ctx context.Context, address string) (net.Conn, error)
 	opened, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	if err != nil {
 		c.undialed.Store(&err)
+		return nil, err
 	}
-	return opened, err
+	c.undialed.Store(nil)
+	return opened, nil
 }
 
 // inWords says in one line what a failure is that no server has named. sent says that
@@ -108,7 +111,7 @@ func rootCause(err error) string {
 	)
 	switch {
 	case errors.As(err, &name):
-		return "no address is known for this name"
+		return "no address is known by this name"
 	case errors.As(err, &errno):
 		return errno.Error()
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):

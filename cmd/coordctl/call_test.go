@@ -349,3 +349,52 @@ func TestAFullStdout(t *testing.T) {
 type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, errors.New("no space") }
+
+// What gRPC says of a connection that failed is told in one clear line, whatever failed.
+func TestConnectionsThatFailAreToldInWords(t *testing.T) {
+	leakless(t)
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = closed.Close()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts nothing, says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	foreign, err := net.Listen("tcp", "127.0.0.1:0") // says something else
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		for {
+			conn, err := foreign.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Write([]byte("220 mail\r\n"))
+			_ = conn.Close()
+		}
+	}()
+	defer func() { _ = foreign.Close(); <-served }()
+	breaking := serve(t, &stub{reserve: failed(status.Error(codes.Unavailable, "error reading from server: EOF"))})
+
+	for endpoint, want := range map[string]string{
+		closed.Addr().String():  "cannot connect to " + closed.Addr().String() + ": connection refused",
+		silent.Addr().String():  silent.Addr().String() + " is not a coordinator that answers",
+		foreign.Addr().String(): foreign.Addr().String() + " is not a coordinator that answers",
+		breaking:                "the connection to " + breaking + " broke before there was an answer",
+	} {
+		code, _, stderr := command(t, "--endpoints", endpoint, "--timeout", "400ms", "reserve", "k")
+		if code != reason.ExitUnavailable || !strings.Contains(stderr, ": "+want) || strings.Contains(stderr, "desc =") {
+			t.Errorf("%s: exit code %d, %q, want %q", endpoint, code, stderr, want)
+		}
+	}
+	unknown := &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: "nowhere.invalid", IsNotFound: true}}
+	if got := rootCause(unknown); got != "no address is known by this name" {
+		t.Errorf("got %q", got)
+	}
+}

@@ -69,7 +69,7 @@ func shardRows(s shardJSON) [][]string {
 		if !r.Voter {
 			vote = "no voter"
 		}
-		text := fmt.Sprintf("%s, %s, has %d, %d behind", r.Address, vote, r.MatchIndex, r.Behind)
+		text := fmt.Sprintf("%s, %s, has %d, %d behind", dash(r.Address), vote, r.MatchIndex, r.Behind)
 		if r.LastContact != "" {
 			text += ", heard from " + brief(r.LastContact) + " ago"
 		}
