@@ -42,7 +42,7 @@ type Node struct {
 	ctx         context.Context // ends when the node begins to stop
 	cancel      context.CancelFunc
 	work        sync.WaitGroup // everything that runs until then
-	serveErrors sync.WaitGroup // the servers
+	serverWork  sync.WaitGroup // the servers
 	storageFull atomic.Bool
 	ready       chan struct{}
 
@@ -211,7 +211,7 @@ func (n *Node) register() error {
 		return err
 	}
 	n.http, n.httpAt = n.newHTTP(), listener.Addr()
-	n.serveErrors.Go(func() {
+	n.serverWork.Go(func() {
 		if err := n.http.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			n.fail(fmt.Errorf("serve http on %s: %w", listener.Addr(), err))
 		}
@@ -225,7 +225,7 @@ func (n *Node) undo() error {
 	if n.http != nil {
 		failures = append(failures, n.http.Close())
 	}
-	n.serveErrors.Wait()
+	n.serverWork.Wait()
 	if n.port != nil {
 		failures = append(failures, n.port.Close())
 	}
@@ -240,12 +240,12 @@ func (n *Node) undo() error {
 
 // serve starts the gRPC servers.
 func (n *Node) serve() {
-	n.serveErrors.Go(func() {
+	n.serverWork.Go(func() {
 		if err := n.public.Serve(n.listener); err != nil {
 			n.fail(fmt.Errorf("serve gRPC on %s: %w", n.listener.Addr(), err))
 		}
 	})
-	n.serveErrors.Go(func() {
+	n.serverWork.Go(func() {
 		if err := n.internal.Serve(n.port.CallListener()); err != nil && !errors.Is(err, net.ErrClosed) {
 			n.fail(fmt.Errorf("serve gRPC on the peer port: %w", err))
 		}

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 
+	"github.com/atmostonce/coordinator/internal/membership"
 	"github.com/atmostonce/coordinator/internal/peer"
 	"github.com/atmostonce/coordinator/internal/shard"
 )
@@ -179,6 +180,39 @@ func TestFailureIsTold(t *testing.T) {
 	}
 	if err := n.Stop(context.Background()); err != nil {
 		t.Error(err)
+	}
+}
+
+// A stop is bounded by its timeout, whatever hangs.
+func TestStopThatHangs(t *testing.T) {
+	for name, hang := range map[string]func(n *Node, until <-chan struct{}){
+		"a server": func(n *Node, until <-chan struct{}) { n.serverWork.Go(func() { <-until }) },
+		"the disk": func(n *Node, until <-chan struct{}) { n.work.Go(func() { <-until }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := alone(t)
+			cfg.StopTimeout = 500 * time.Millisecond
+			n, err := Start(t.Context(), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			<-n.Ready()
+			release := make(chan struct{})
+			hang(n, release)
+			err = n.Stop(context.Background())
+			if err == nil || !strings.Contains(err.Error(), "did not stop within 500ms") || strings.Contains(err.Error(), "%!") {
+				t.Errorf("got %v", err)
+			}
+			if _, err := membership.Acquire(t.Context(), cfg.DataDir); err == nil {
+				t.Error("the directory is free, although something still uses it")
+			}
+			close(release)
+			if router := n.Router(); name == "the disk" {
+				if err := router.Close(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
 	}
 }
 

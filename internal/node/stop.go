@@ -14,8 +14,9 @@ import (
 // client would keep open for ever, such as a watch of the health service.
 const lingerMax = 2 * time.Second
 
-// Stop stops the node gracefully, see the package comment. It returns when that is done
-// or ctx ends; further calls wait for the first. The error says what did not end well.
+// Stop stops the node gracefully, see the package comment. It returns when that is done,
+// ctx ends or the stop has taken [Config].StopTimeout; further calls wait for the first
+// and return what it does. The error says what did not end well.
 func (n *Node) Stop(ctx context.Context) error {
 	n.stopOnce.Do(func() {
 		n.stopErr = n.stop(ctx)
@@ -40,7 +41,7 @@ func (n *Node) stop(ctx context.Context) error {
 
 	// What opens the shards cannot be interrupted; the rest ends at once.
 	if !wait(ctx, after(n.work.Wait)) {
-		return n.abandon(errors.New("the shards were still being opened"))
+		return n.abandon(errors.New("the shards are still being opened, or the disk hangs"))
 	}
 	var failures []error
 	if router := n.shards.router.Load(); router != nil {
@@ -49,8 +50,28 @@ func (n *Node) stop(ctx context.Context) error {
 		}
 	}
 	if ctx.Err() != nil {
-		return n.abandon(errors.Join(failures...))
+		return n.abandon(append(failures, errors.New("the shards are still open"))...)
 	}
+	closed := make(chan error, 1)
+	go func() { closed <- n.closePorts(ctx, drained) }()
+	select {
+	case err := <-closed:
+		failures = append(failures, err)
+	case <-ctx.Done():
+		return n.abandon(append(failures, errors.New("calls are still running"))...)
+	}
+	failures = append(failures, n.lock.Release())
+	err := errors.Join(failures...)
+	if err == nil {
+		n.cfg.Logger.Info("stopped")
+	}
+	return err
+}
+
+// closePorts ends what is left of the servers and their connections. It waits for calls
+// that are still running, however long.
+func (n *Node) closePorts(ctx context.Context, drained <-chan struct{}) error {
+	var failures []error
 	linger, done := context.WithTimeout(ctx, lingerMax)
 	defer done()
 	if !wait(linger, drained) {
@@ -64,22 +85,20 @@ func (n *Node) stop(ctx context.Context) error {
 	}
 	failures = append(failures, n.port.Close())
 	<-drained
-	n.serveErrors.Wait()
-	failures = append(failures, n.lock.Release())
-	err := errors.Join(failures...)
-	if err == nil {
-		n.cfg.Logger.Info("stopped")
-	}
-	return err
+	n.serverWork.Wait()
+	return errors.Join(failures...)
 }
 
 // abandon is the end of a stop that took too long. The directory stays locked, because
 // something still uses it, until the process ends.
-func (n *Node) abandon(err error) error {
+func (n *Node) abandon(failures ...error) error {
 	go n.public.Stop()
 	go n.internal.Stop()
 	go n.port.Close() //nolint:errcheck // nobody is left to be told
-	return fmt.Errorf("the node did not stop within %v; what is left ends with the process: %w", n.cfg.StopTimeout, err)
+	if n.http != nil {
+		go n.http.Close() //nolint:errcheck // nor here
+	}
+	return fmt.Errorf("the node did not stop within %v; what is left ends with the process: %w", n.cfg.StopTimeout, errors.Join(failures...))
 }
 
 // after returns a channel that is closed once wait has returned.
