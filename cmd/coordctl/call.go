@@ -131,6 +131,28 @@ func (c *control) close() {
 // sender makes one call on one connection.
 type sender[A any] func(context.Context, *connection, ...grpc.CallOption) (A, error)
 
+// method is a call of the service of a client S, such as
+// [coordinatorv1.CoordinatorServiceClient.Reserve].
+type method[S, Q, A any] func(S, context.Context, Q, ...grpc.CallOption) (A, error)
+
+// callCoordinator is [call] with a call for those that want to be admitted.
+func callCoordinator[Q, A any](
+	ctx context.Context, c *control, timeout time.Duration, m method[coordinatorv1.CoordinatorServiceClient, Q, A], request Q,
+) (A, error) {
+	return call(ctx, c, timeout, func(ctx context.Context, to *connection, options ...grpc.CallOption) (A, error) {
+		return m(to.coordinator, ctx, request, options...)
+	})
+}
+
+// callAdmin is [call] with a call for operators.
+func callAdmin[Q, A any](
+	ctx context.Context, c *control, timeout time.Duration, m method[coordinatorv1.AdminServiceClient, Q, A], request Q,
+) (A, error) {
+	return call(ctx, c, timeout, func(ctx context.Context, to *connection, options ...grpc.CallOption) (A, error) {
+		return m(to.admin, ctx, request, options...)
+	})
+}
+
 // call makes one call, on the first endpoint that has an answer. What is sent again
 // after UNAVAILABLE is the very same request, and every request of the services is
 // made to be sent again. It takes timeout at most.

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"context"
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 )
@@ -44,10 +42,8 @@ whatever the answer.`,
 			if request.Response, err = response.response(c, command); err != nil {
 				return err
 			}
-			answer, err := call(command.Context(), c, c.timeout,
-				func(ctx context.Context, connection *connection, options ...grpc.CallOption) (*coordinatorv1.CommitResponse, error) {
-					return connection.coordinator.Commit(ctx, request, options...)
-				})
+			answer, err := callCoordinator(command.Context(), c, c.timeout,
+				coordinatorv1.CoordinatorServiceClient.Commit, request)
 			if err != nil {
 				return err
 			}

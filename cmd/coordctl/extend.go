@@ -1,11 +1,9 @@
 package main
 
 import (
-	"context"
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 )
@@ -33,10 +31,8 @@ func (c *control) extend() *cobra.Command {
 				Identity: identity.identity(arguments[0]), Token: token,
 				PendingTtl: given(command, "pending-ttl", pendingTTL),
 			}
-			answer, err := call(command.Context(), c, c.timeout,
-				func(ctx context.Context, connection *connection, options ...grpc.CallOption) (*coordinatorv1.ExtendResponse, error) {
-					return connection.coordinator.Extend(ctx, request, options...)
-				})
+			answer, err := callCoordinator(command.Context(), c, c.timeout,
+				coordinatorv1.CoordinatorServiceClient.Extend, request)
 			if err != nil {
 				return err
 			}

@@ -1,10 +1,7 @@
 package main
 
 import (
-	"context"
-
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 )
@@ -20,10 +17,8 @@ func (c *control) get() *cobra.Command {
 		Args:  oneKey,
 		RunE: func(command *cobra.Command, arguments []string) error {
 			request := &coordinatorv1.GetRequest{Identity: identity.identity(arguments[0]), IncludeBody: body}
-			answer, err := call(command.Context(), c, c.timeout,
-				func(ctx context.Context, connection *connection, options ...grpc.CallOption) (*coordinatorv1.GetResponse, error) {
-					return connection.coordinator.Get(ctx, request, options...)
-				})
+			answer, err := callCoordinator(command.Context(), c, c.timeout,
+				coordinatorv1.CoordinatorServiceClient.Get, request)
 			if err != nil {
 				return err
 			}

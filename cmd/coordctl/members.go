@@ -1,11 +1,9 @@
 package main
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 )
@@ -31,10 +29,8 @@ func (c *control) members() *cobra.Command {
 		Short: "Show the nodes, as the answering one sees them",
 		Args:  noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
-			answer, err := call(command.Context(), c, c.timeout,
-				func(ctx context.Context, connection *connection, options ...grpc.CallOption) (*coordinatorv1.MembersResponse, error) {
-					return connection.admin.Members(ctx, &coordinatorv1.MembersRequest{}, options...)
-				})
+			answer, err := callAdmin(command.Context(), c, c.timeout,
+				coordinatorv1.AdminServiceClient.Members, &coordinatorv1.MembersRequest{})
 			if err != nil {
 				return err
 			}

@@ -1,10 +1,7 @@
 package main
 
 import (
-	"context"
-
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 )
@@ -40,10 +37,8 @@ by its fence, since its owner's extends change the revision.`,
 			} else {
 				request.Target = &coordinatorv1.PurgeRequest_Revision{Revision: revision}
 			}
-			answer, err := call(command.Context(), c, c.timeout,
-				func(ctx context.Context, connection *connection, options ...grpc.CallOption) (*coordinatorv1.PurgeResponse, error) {
-					return connection.admin.Purge(ctx, request, options...)
-				})
+			answer, err := callAdmin(command.Context(), c, c.timeout,
+				coordinatorv1.AdminServiceClient.Purge, request)
 			if err != nil {
 				return err
 			}

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 )
@@ -56,10 +55,8 @@ func (c *control) runRecords(ctx context.Context, request *coordinatorv1.ListRec
 		if limit > 0 {
 			request.PageSize = uint32(min(recordsPageMax, limit-shown))
 		}
-		page, err := call(ctx, c, c.timeout,
-			func(ctx context.Context, connection *connection, options ...grpc.CallOption) (*coordinatorv1.ListRecordsResponse, error) {
-				return connection.admin.ListRecords(ctx, request, options...)
-			})
+		page, err := callAdmin(ctx, c, c.timeout,
+			coordinatorv1.AdminServiceClient.ListRecords, request)
 		if err != nil {
 			return err
 		}

@@ -1,10 +1,7 @@
 package main
 
 import (
-	"context"
-
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 )
@@ -34,10 +31,8 @@ reservation lapse.`,
 				return err
 			}
 			request := &coordinatorv1.ReleaseRequest{Identity: identity.identity(arguments[0]), Token: token, Reason: why}
-			answer, err := call(command.Context(), c, c.timeout,
-				func(ctx context.Context, connection *connection, options ...grpc.CallOption) (*coordinatorv1.ReleaseResponse, error) {
-					return connection.coordinator.Release(ctx, request, options...)
-				})
+			answer, err := callCoordinator(command.Context(), c, c.timeout,
+				coordinatorv1.CoordinatorServiceClient.Release, request)
 			if err != nil {
 				return err
 			}

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"context"
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 )
@@ -43,10 +41,8 @@ What the lost incarnation stored is given up: never start it again.`,
 			if !command.Flags().Changed("timeout") {
 				within = replaceWithin
 			}
-			answer, err := call(command.Context(), c, within,
-				func(ctx context.Context, connection *connection, options ...grpc.CallOption) (*coordinatorv1.ReplaceMemberResponse, error) {
-					return connection.admin.ReplaceMember(ctx, &coordinatorv1.ReplaceMemberRequest{NodeId: arguments[0]}, options...)
-				})
+			answer, err := callAdmin(command.Context(), c, within,
+				coordinatorv1.AdminServiceClient.ReplaceMember, &coordinatorv1.ReplaceMemberRequest{NodeId: arguments[0]})
 			if err != nil {
 				return err
 			}

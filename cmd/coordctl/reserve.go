@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
@@ -96,10 +95,8 @@ The result of a grant holds the token that commit, release and extend need.`,
 }
 
 func (c *control) runReserve(ctx context.Context, request *coordinatorv1.ReserveRequest, wait time.Duration, tokenOnly bool) error {
-	answer, err := call(ctx, c, c.timeout+max(0, wait),
-		func(ctx context.Context, connection *connection, options ...grpc.CallOption) (*coordinatorv1.ReserveResponse, error) {
-			return connection.coordinator.Reserve(ctx, request, options...)
-		})
+	answer, err := callCoordinator(ctx, c, c.timeout+max(0, wait),
+		coordinatorv1.CoordinatorServiceClient.Reserve, request)
 	if err != nil {
 		return withAttempt(err, request.GetAttemptId())
 	}

@@ -1,10 +1,7 @@
 package main
 
 import (
-	"context"
-
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 )
@@ -55,10 +52,8 @@ that get showed: what has changed since is not settled.`,
 			default:
 				return usagef("--applied and --not-applied take no value: give the one that is true")
 			}
-			answer, err := call(command.Context(), c, c.timeout,
-				func(ctx context.Context, connection *connection, options ...grpc.CallOption) (*coordinatorv1.ResolveResponse, error) {
-					return connection.coordinator.Resolve(ctx, request, options...)
-				})
+			answer, err := callCoordinator(command.Context(), c, c.timeout,
+				coordinatorv1.CoordinatorServiceClient.Resolve, request)
 			if err != nil {
 				return err
 			}

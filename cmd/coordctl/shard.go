@@ -1,13 +1,11 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 )
@@ -28,10 +26,8 @@ func (c *control) shard() *cobra.Command {
 				return usagef("%q is not the number of a shard", arguments[0])
 			}
 			request := &coordinatorv1.GetShardRequest{Shard: uint32(number)}
-			answer, err := call(command.Context(), c, c.timeout,
-				func(ctx context.Context, connection *connection, options ...grpc.CallOption) (*coordinatorv1.GetShardResponse, error) {
-					return connection.admin.GetShard(ctx, request, options...)
-				})
+			answer, err := callAdmin(command.Context(), c, c.timeout,
+				coordinatorv1.AdminServiceClient.GetShard, request)
 			if err != nil {
 				return err
 			}

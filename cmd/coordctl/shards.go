@@ -1,13 +1,11 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
@@ -63,10 +61,8 @@ func (c *control) shards() *cobra.Command {
 		Short: "Show every shard: its leader, its followers, its records, its next alarm",
 		Args:  noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
-			answer, err := call(command.Context(), c, c.timeout,
-				func(ctx context.Context, connection *connection, options ...grpc.CallOption) (*coordinatorv1.ListShardsResponse, error) {
-					return connection.admin.ListShards(ctx, &coordinatorv1.ListShardsRequest{}, options...)
-				})
+			answer, err := callAdmin(command.Context(), c, c.timeout,
+				coordinatorv1.AdminServiceClient.ListShards, &coordinatorv1.ListShardsRequest{})
 			if err != nil {
 				return err
 			}

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 )
@@ -29,10 +27,8 @@ func (c *control) status() *cobra.Command {
 whenever there is an answer; whether all is well is part of it.`,
 		Args: noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
-			answer, err := call(command.Context(), c, c.timeout,
-				func(ctx context.Context, connection *connection, options ...grpc.CallOption) (*coordinatorv1.ClusterStatusResponse, error) {
-					return connection.admin.ClusterStatus(ctx, &coordinatorv1.ClusterStatusRequest{}, options...)
-				})
+			answer, err := callAdmin(command.Context(), c, c.timeout,
+				coordinatorv1.AdminServiceClient.ClusterStatus, &coordinatorv1.ClusterStatusRequest{})
 			if err != nil {
 				return err
 			}

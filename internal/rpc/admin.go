@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/grpc"
-
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/internal/admission"
 	"github.com/atmostonce/coordinator/internal/reason"
@@ -43,9 +41,7 @@ func (s *adminService) Purge(ctx context.Context, request *coordinatorv1.PurgeRe
 			}
 			return &coordinatorv1.PurgeResponse{Existed: !reply.Answer.Repeated}, nil
 		},
-		there: func(ctx context.Context, connection grpc.ClientConnInterface, options ...grpc.CallOption) (*coordinatorv1.PurgeResponse, error) {
-			return coordinatorv1.NewAdminServiceClient(connection).Purge(ctx, request, options...)
-		},
+		there: passOn(coordinatorv1.NewAdminServiceClient, coordinatorv1.AdminServiceClient.Purge, request),
 	})
 }
 
@@ -160,9 +156,7 @@ func (s *adminService) TransferLeadership(ctx context.Context, request *coordina
 			response.Shards = []uint32{request.GetShard()}
 			return response, nil
 		},
-		there: func(ctx context.Context, connection grpc.ClientConnInterface, options ...grpc.CallOption) (*coordinatorv1.TransferLeadershipResponse, error) {
-			return coordinatorv1.NewAdminServiceClient(connection).TransferLeadership(ctx, request, options...)
-		},
+		there: passOn(coordinatorv1.NewAdminServiceClient, coordinatorv1.AdminServiceClient.TransferLeadership, request),
 	})
 }
 

@@ -70,6 +70,16 @@ func start(t *testing.T, name string, change func(*rpc.Config)) *node {
 		t.Fatal(err)
 	}
 	listener := bufconn.Listen(1 << 20)
+	n.serve(t, listener)
+	n.connection = dial(t, func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) })
+	n.coordinator = coordinatorv1.NewCoordinatorServiceClient(n.connection)
+	n.admin = coordinatorv1.NewAdminServiceClient(n.connection)
+	return n
+}
+
+// serve takes calls from a listener until the test ends.
+func (n *node) serve(t *testing.T, listener net.Listener) {
+	t.Helper()
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -79,10 +89,6 @@ func start(t *testing.T, name string, change func(*rpc.Config)) *node {
 		n.server.Stop()
 		<-served
 	})
-	n.connection = dial(t, func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) })
-	n.coordinator = coordinatorv1.NewCoordinatorServiceClient(n.connection)
-	n.admin = coordinatorv1.NewAdminServiceClient(n.connection)
-	return n
 }
 
 func dial(t *testing.T, dialer func(context.Context, string) (net.Conn, error)) *grpc.ClientConn {

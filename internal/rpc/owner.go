@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"google.golang.org/grpc"
-
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/internal/actor"
 	"github.com/atmostonce/coordinator/internal/admission"
@@ -41,9 +39,7 @@ func (s *coordinatorService) Commit(ctx context.Context, request *coordinatorv1.
 				Late: reply.Answer.Late, Repeated: reply.Answer.Repeated, Remaining: positive(reply.Remaining),
 			}, nil
 		},
-		there: func(ctx context.Context, connection grpc.ClientConnInterface, options ...grpc.CallOption) (*coordinatorv1.CommitResponse, error) {
-			return coordinatorv1.NewCoordinatorServiceClient(connection).Commit(ctx, request, options...)
-		},
+		there: passOn(coordinatorv1.NewCoordinatorServiceClient, coordinatorv1.CoordinatorServiceClient.Commit, request),
 	})
 }
 
@@ -80,9 +76,7 @@ func (s *coordinatorService) Release(ctx context.Context, request *coordinatorv1
 			}
 			return &coordinatorv1.ReleaseResponse{Late: reply.Answer.Late, Repeated: reply.Answer.Repeated}, nil
 		},
-		there: func(ctx context.Context, connection grpc.ClientConnInterface, options ...grpc.CallOption) (*coordinatorv1.ReleaseResponse, error) {
-			return coordinatorv1.NewCoordinatorServiceClient(connection).Release(ctx, request, options...)
-		},
+		there: passOn(coordinatorv1.NewCoordinatorServiceClient, coordinatorv1.CoordinatorServiceClient.Release, request),
 	})
 }
 
@@ -114,9 +108,7 @@ func (s *coordinatorService) Extend(ctx context.Context, request *coordinatorv1.
 			}
 			return &coordinatorv1.ExtendResponse{Remaining: positive(reply.Remaining)}, nil
 		},
-		there: func(ctx context.Context, connection grpc.ClientConnInterface, options ...grpc.CallOption) (*coordinatorv1.ExtendResponse, error) {
-			return coordinatorv1.NewCoordinatorServiceClient(connection).Extend(ctx, request, options...)
-		},
+		there: passOn(coordinatorv1.NewCoordinatorServiceClient, coordinatorv1.CoordinatorServiceClient.Extend, request),
 	})
 }
 

@@ -3,7 +3,6 @@ package rpc
 import (
 	"context"
 
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
@@ -111,15 +110,13 @@ func (s *server) shardPage(ctx context.Context, request *coordinatorv1.ListRecor
 		here: func(ctx context.Context, replica Replica) (*coordinatorv1.ListRecordsResponse, error) {
 			return s.localPage(ctx, replica, f, at, size)
 		},
-		there: func(ctx context.Context, connection grpc.ClientConnInterface, options ...grpc.CallOption) (*coordinatorv1.ListRecordsResponse, error) {
-			return coordinatorv1.NewAdminServiceClient(connection).ListRecords(ctx, &coordinatorv1.ListRecordsRequest{
-				Namespace: request.GetNamespace(),
-				Operation: request.Operation,
-				State:     request.GetState(),
-				PageSize:  uint32(size),
-				PageToken: at.token(f.hash()),
-			}, options...)
-		},
+		there: passOn(coordinatorv1.NewAdminServiceClient, coordinatorv1.AdminServiceClient.ListRecords, &coordinatorv1.ListRecordsRequest{
+			Namespace: request.GetNamespace(),
+			Operation: request.Operation,
+			State:     request.GetState(),
+			PageSize:  uint32(size),
+			PageToken: at.token(f.hash()),
+		}),
 	})
 	return page, err
 }

@@ -3,8 +3,6 @@ package rpc
 import (
 	"context"
 
-	"google.golang.org/grpc"
-
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/internal/reason"
 )
@@ -71,11 +69,9 @@ func (s *adminService) replaceIn(ctx context.Context, number int, nodeID string)
 			}
 			return response, err
 		},
-		there: func(ctx context.Context, connection grpc.ClientConnInterface, options ...grpc.CallOption) (*coordinatorv1.ReplaceMemberResponse, error) {
-			return coordinatorv1.NewAdminServiceClient(connection).ReplaceMember(ctx, &coordinatorv1.ReplaceMemberRequest{
-				NodeId: nodeID, Shard: &wire,
-			}, options...)
-		},
+		there: passOn(coordinatorv1.NewAdminServiceClient, coordinatorv1.AdminServiceClient.ReplaceMember, &coordinatorv1.ReplaceMemberRequest{
+			NodeId: nodeID, Shard: &wire,
+		}),
 	})
 	return answer, err
 }

@@ -33,9 +33,7 @@ func (s *coordinatorService) Resolve(ctx context.Context, request *coordinatorv1
 			}
 			return &coordinatorv1.ResolveResponse{Repeated: reply.Answer.Repeated}, nil
 		},
-		there: func(ctx context.Context, connection grpc.ClientConnInterface, options ...grpc.CallOption) (*coordinatorv1.ResolveResponse, error) {
-			return coordinatorv1.NewCoordinatorServiceClient(connection).Resolve(ctx, request, options...)
-		},
+		there: passOn(coordinatorv1.NewCoordinatorServiceClient, coordinatorv1.CoordinatorServiceClient.Resolve, request),
 	})
 }
 

@@ -44,6 +44,16 @@ type hop[A any] struct {
 	reads bool
 }
 
+// passOn is a hop's way there for a request that goes on as it is: with the method of a
+// client S, such as [coordinatorv1.CoordinatorServiceClient.Commit].
+func passOn[S, Q, A any](
+	client func(grpc.ClientConnInterface) S, method func(S, context.Context, Q, ...grpc.CallOption) (A, error), request Q,
+) func(context.Context, grpc.ClientConnInterface, ...grpc.CallOption) (A, error) {
+	return func(ctx context.Context, connection grpc.ClientConnInterface, options ...grpc.CallOption) (A, error) {
+		return method(client(connection), ctx, request, options...)
+	}
+}
+
 // route carries a call out where its shard is led, and tells the caller where that
 // is. It is for calls about one shard.
 func route[A any](ctx context.Context, s *server, number int, call hop[A]) (A, error) {

@@ -49,15 +49,7 @@ func dialTCP(t *testing.T, n *node) (client *grpc.ClientConn, connection func() 
 	if err != nil {
 		t.Fatal(err)
 	}
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		_ = n.server.Serve(listener)
-	}()
-	t.Cleanup(func() {
-		n.server.Stop()
-		<-served
-	})
+	n.serve(t, listener)
 	dialed := make(chan *stalling, 8)
 	client = dial(t, func(ctx context.Context, _ string) (net.Conn, error) {
 		raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", listener.Addr().String())
