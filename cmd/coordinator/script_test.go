@@ -30,6 +30,8 @@ func TestMain(m *testing.M) {
 //	ready ADDRESS                   waits until /readyz there says ok
 //	notready ADDRESS                waits until /readyz there says anything else, into stdout
 //	term DIRECTORY                  sends SIGTERM to the process that uses it
+//	pause DIRECTORY                 stops that process where it is, until resume
+//	resume DIRECTORY                lets it go on
 //	overwrite FILE TEXT             replaces a file's first bytes
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -41,7 +43,9 @@ func TestScripts(t *testing.T) {
 			"ready":     ready,
 			"notready":  notReady,
 			"overwrite": overwrite,
-			"term":      term,
+			"term":      signaling(syscall.SIGTERM),
+			"pause":     signaling(syscall.SIGSTOP),
+			"resume":    signaling(syscall.SIGCONT),
 		},
 	})
 }
@@ -126,12 +130,14 @@ func notReady(ts *testscript.TestScript, neg bool, args []string) {
 	})
 }
 
-func term(ts *testscript.TestScript, neg bool, args []string) {
-	text, err := os.ReadFile(filepath.Join(ts.MkAbs(args[0]), "LOCK"))
-	ts.Check(err)
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	ts.Check(err)
-	ts.Check(syscall.Kill(pid, syscall.SIGTERM))
+func signaling(which syscall.Signal) func(ts *testscript.TestScript, neg bool, args []string) {
+	return func(ts *testscript.TestScript, neg bool, args []string) {
+		text, err := os.ReadFile(filepath.Join(ts.MkAbs(args[0]), "LOCK"))
+		ts.Check(err)
+		pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+		ts.Check(err)
+		ts.Check(syscall.Kill(pid, which))
+	}
 }
 
 func overwrite(ts *testscript.TestScript, neg bool, args []string) {
