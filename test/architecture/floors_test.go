@@ -37,6 +37,8 @@ var floors = []string{
 	"client",
 	"middleware/httpadmit",
 	"middleware/httpadmit/outgoing",
+	"middleware/grpcadmit",
+	"middleware/grpcadmit/outgoing",
 }
 
 // bans are imports that a package must not have, anywhere below it, and why.
@@ -63,6 +65,10 @@ var bans = []struct {
 	{"middleware/httpadmit", "github.com/hashicorp/", "who guards an endpoint links no consensus"},
 	{"middleware/httpadmit", "go.etcd.io/bbolt", "who guards an endpoint links no database"},
 	{"middleware/httpadmit/outgoing", module, "a caller of a guarded endpoint links no client of the coordinator"},
+	{"middleware/grpcadmit", module + "internal", "as the client: a public package"},
+	{"middleware/grpcadmit", "github.com/hashicorp/", "who guards a method links no consensus"},
+	{"middleware/grpcadmit", "go.etcd.io/bbolt", "who guards a method links no database"},
+	{"middleware/grpcadmit/outgoing", module, "a caller of a guarded method links no client of the coordinator"},
 	{"cmd/coordinator", "testing", "no test help is linked into the program"},
 }
 

@@ -1,0 +1,186 @@
+package grpcadmit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/atmostonce/coordinator/client"
+)
+
+// Defaults of the options.
+const (
+	responseBytesDefault = 1 << 20
+	settleWaitDefault    = 15 * time.Second
+	retryAfterDefault    = time.Second
+	docsDefault          = "https://github.com/atmostonce/coordinator/blob/main/docs/grpc.md"
+)
+
+// Option is an option of [New].
+type Option func(*guard)
+
+// WithPrincipal says who makes a call: the id of its API token or its account, from what an
+// authenticating interceptor outside has put into the context; never the secret itself. It
+// is required. At most 128 bytes; "" is nobody, and UNAUTHENTICATED unless [WithAnonymous].
+//
+// Two callers with different principals never meet, whatever keys they choose.
+func WithPrincipal(principal func(context.Context) string) Option {
+	return func(g *guard) { g.principal = principal }
+}
+
+// WithAnonymous admits calls that nobody is known to make. All of them share their keys:
+// whoever guesses one gets its response. [WithPrincipal] is not required then.
+func WithAnonymous() Option { return func(g *guard) { g.anonymous = true } }
+
+// WithNamespace names the tenant, 1 to 64 bytes. Default: the coordinator's, "default".
+func WithNamespace(namespace string) Option { return func(g *guard) { g.namespace = namespace } }
+
+// WithOperation names the guarded operation, at most 255 bytes: the same key under another
+// operation is another record. Default: the full method, such as "/shop.v1.Orders/Place"; one
+// that is too long is cut, with its hash at its end.
+func WithOperation(operation func(method string, request proto.Message) string) Option {
+	return func(g *guard) { g.operation = operation }
+}
+
+// WithKeys says where the key comes from; the first source that finds one decides.
+// Default: [IdempotencyKey].
+func WithKeys(sources ...KeySource) Option { return func(g *guard) { g.sources = sources } }
+
+// WithKeyRequired refuses calls without a key (INVALID_ARGUMENT). Without it they pass
+// unguarded and untouched.
+func WithKeyRequired() Option { return func(g *guard) { g.required = true } }
+
+// WithMethods says which methods are guarded, by their full names, such as
+// "/shop.v1.Orders/Place". Default: all but those that are declared to have no side effects
+// and those of the health service. What is not guarded passes untouched, key or no key.
+func WithMethods(methods ...string) Option {
+	return func(g *guard) {
+		g.methods = map[string]bool{}
+		for _, method := range methods {
+			g.methods[method] = true
+		}
+	}
+}
+
+// WithFingerprint tells requests under the same key apart. Default: [WholeRequest].
+func WithFingerprint(f Fingerprint) Option { return func(g *guard) { g.fingerprint = f } }
+
+// WithResponseLimit is how large a response or status is stored, in bytes. A larger one
+// reaches its first caller only; see "What is stored" in the package's comment. Default:
+// 1 MiB, which is also the coordinator's limit.
+func WithResponseLimit(bytes int) Option { return func(g *guard) { g.responseLimit = bytes } }
+
+// WithClassifier decides what an answer means, before the rule does:
+//
+//   - stored: OK, INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS, PERMISSION_DENIED,
+//     FAILED_PRECONDITION, OUT_OF_RANGE, UNIMPLEMENTED;
+//   - released: ABORTED and UNAUTHENTICATED, and under [client.Reopen], from a handler whose
+//     context had not ended, RESOURCE_EXHAUSTED, UNAVAILABLE, INTERNAL, UNKNOWN and DATA_LOSS;
+//   - uncertain: everything else, DEADLINE_EXCEEDED and CANCELLED always: what was cut off
+//     may have happened.
+//
+// It returns [Default] to leave it to the rule. It is not asked about errors that are marked
+// with [client.Uncertain] or [client.NotApplied], nor about those of a context that has ended,
+// which are uncertain; and [MarkUncertain], [MarkNotApplied] and [MarkDone] count most.
+func WithClassifier(classify func(Outcome) Verdict) Option {
+	return func(g *guard) { g.classifier = classify }
+}
+
+// WithOnLapse says what a handler that ends in silence means for others. Default:
+// [client.Reopen].
+func WithOnLapse(o client.OnLapse) Option { return func(g *guard) { g.onLapse = o } }
+
+// WithPendingTTL is how long a handler may take, 100 ms to 24 h: its context ends then.
+// Default: the coordinator's, 5 min.
+func WithPendingTTL(d time.Duration) Option {
+	return func(g *guard) { g.reserve = append(g.reserve, client.WithPendingTTL(d)) }
+}
+
+// WithRetention is how long an answer is kept, 1 s to 30 days. Default: the coordinator's,
+// 24 h.
+func WithRetention(d time.Duration) Option {
+	return func(g *guard) { g.reserve = append(g.reserve, client.WithRetention(d)) }
+}
+
+// WithOwner is what this process calls itself, for people; at most 128 bytes.
+func WithOwner(name string) Option {
+	return func(g *guard) { g.reserve = append(g.reserve, client.WithOwner(name)) }
+}
+
+// WithWait lets a call whose key is in flight wait that long for its answer, before it is
+// ABORTED. Default: 0.
+func WithWait(d time.Duration) Option {
+	return func(g *guard) { g.reserve = append(g.reserve, client.WithWait(d)) }
+}
+
+// WithKeepAlive renews the reservation while the handler runs. A handler that hangs then
+// keeps its key from everybody else for up to 7 days.
+func WithKeepAlive() Option { return func(g *guard) { g.keepAlive = true } }
+
+// WithCallerCancel ends a handler's context when its caller hangs up or the call's deadline
+// passes, as gRPC does. Without it a guarded handler goes on, and the caller's retry gets
+// its answer: its context ends with the reservation only.
+func WithCallerCancel() Option { return func(g *guard) { g.callerCancels = true } }
+
+// WithHandlerTimeout answers UNAVAILABLE, HANDLER_TIMEOUT, when the handler has not returned
+// within d. The handler goes on, what it answers is recorded, and a retry gets it; it is
+// never released while it runs. Default: none.
+//
+// The handler runs on a goroutine of its own then, which the server's GracefulStop does not
+// wait for once the time is up. A panic of a handler beyond its time is logged, since there is
+// nobody left whom it could reach.
+func WithHandlerTimeout(d time.Duration) Option { return func(g *guard) { g.handlerTimeout = d } }
+
+// WithSettleWait is how long a caller waits for its answer to be recorded, before it gets
+// UNAVAILABLE; recording goes on behind the scenes for the client's own
+// [client.WithSettleTimeout]. Default: 15 s.
+func WithSettleWait(d time.Duration) Option { return func(g *guard) { g.settleWait = d } }
+
+// WithRetryAfter is what RetryInfo says where the coordinator says nothing. Default: 1 s.
+func WithRetryAfter(d time.Duration) Option { return func(g *guard) { g.retryAfter = d } }
+
+// WithStatusCode changes the status code of an answer of the interceptor; its reason stays.
+func WithStatusCode(reason Reason, code codes.Code) Option {
+	return func(g *guard) { g.statuses[reason] = code }
+}
+
+// WithDocs is the page that answers link to, with "#" and the reason behind it. Default: the
+// page of this package.
+func WithDocs(url string) Option { return func(g *guard) { g.docs = url } }
+
+// WithLogger is told what no caller hears of, and what its operator must hear of too.
+// Default: slog.Default().
+func WithLogger(logger *slog.Logger) Option { return func(g *guard) { g.logger = logger } }
+
+// check reports what is wrong with the options.
+func (g *guard) check() error {
+	var errs []error
+	refuse := func(wrong bool, format string, arguments ...any) {
+		if wrong {
+			errs = append(errs, fmt.Errorf(format, arguments...))
+		}
+	}
+	refuse(g.principal == nil && !g.anonymous, "there is no principal: use WithPrincipal, or WithAnonymous to share all keys")
+	refuse(g.operation == nil, "there is no function for the operation")
+	refuse(len(g.sources) == 0, "there is no source of keys")
+	for _, source := range g.sources {
+		refuse(source == nil, "a source of keys is empty")
+	}
+	refuse(g.fingerprint == nil, "the fingerprint is empty")
+	refuse(g.logger == nil, "there is no logger")
+	refuse(g.responseLimit < 0, "the limit of responses is %d, it must be 0 or more", g.responseLimit)
+	refuse(g.handlerTimeout < 0, "the timeout of handlers is %v, it must be 0 or more", g.handlerTimeout)
+	refuse(g.settleWait <= 0, "the wait for settling is %v, it must be more than 0", g.settleWait)
+	refuse(g.retryAfter <= 0, "RetryInfo is %v, it must be more than 0", g.retryAfter)
+	for reason, code := range g.statuses {
+		_, known := g.rows[reason]
+		refuse(!known, "there is no reason %q", string(reason))
+		refuse(code == codes.OK || code > codes.Unauthenticated, "the code of %s is %d, it must be 1 to 16", reason, code)
+	}
+	return errors.Join(errs...)
+}

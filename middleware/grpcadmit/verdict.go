@@ -1,0 +1,112 @@
+package grpcadmit
+
+import (
+	"context"
+	"sync/atomic"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/atmostonce/coordinator/client"
+)
+
+// Verdict says what a handler's answer means for its key.
+type Verdict int
+
+const (
+	// Default leaves it to the rule; see [WithClassifier].
+	Default Verdict = iota
+	// Store means that it is done. The answer is stored, and every retry gets it.
+	Store
+	// Release means that nothing happened, and nothing will. The next call runs the handler.
+	Release
+	// Uncertain means that it may have happened, or may happen yet. Nothing is stored or
+	// released; the reservation lapses, and [WithOnLapse] says what that means.
+	Uncertain
+)
+
+// String returns the verdict's name.
+func (v Verdict) String() string {
+	switch v {
+	case Store:
+		return "store"
+	case Release:
+		return "release"
+	case Uncertain:
+		return "uncertain"
+	}
+	return "default"
+}
+
+// Outcome is what a handler answered, for a classifier. It must not be changed.
+type Outcome struct {
+	// Method is the full method, such as "/shop.v1.Orders/Place".
+	Method string
+	// Request is what the handler got.
+	Request proto.Message
+	// Response is what it returned; nil where Status is not OK.
+	Response proto.Message
+	// Status is what the caller would get, never nil.
+	Status *status.Status
+	// Err is what the handler returned.
+	Err error
+}
+
+// rule is the default verdict. ended says that the handler's context had ended when it
+// returned: something was cut off.
+func rule(code codes.Code, onLapse client.OnLapse, ended bool) Verdict {
+	switch code {
+	case codes.OK, codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied,
+		codes.FailedPrecondition, codes.OutOfRange, codes.Unimplemented:
+		return Store
+	case codes.Aborted, codes.Unauthenticated:
+		return Release
+	case codes.ResourceExhausted, codes.Unavailable, codes.Internal, codes.Unknown, codes.DataLoss:
+		// What failed may have acted before it did; RESOURCE_EXHAUSTED too, which gRPC itself
+		// says of a reply downstream that was too large. Hold was chosen because twice is
+		// worse than not at all.
+		if onLapse == client.Reopen && !ended {
+			return Release
+		}
+	}
+	// DEADLINE_EXCEEDED by its definition may come of what was done; so may CANCELLED.
+	return Uncertain
+}
+
+// admission is what a guarded handler can ask its context for.
+type admission struct {
+	reservation *client.Reservation
+	mark        atomic.Int32 // a Verdict
+}
+
+type admissionKey struct{}
+
+// Reservation returns the reservation that a call was admitted with, from its context: the
+// fence, for systems downstream that compare it, and [client.Reservation.Derive] for the keys
+// of side effects. nil where the call is not guarded. It is the interceptor that commits and
+// releases it.
+func Reservation(ctx context.Context) *client.Reservation {
+	if a, ok := ctx.Value(admissionKey{}).(*admission); ok {
+		return a.reservation
+	}
+	return nil
+}
+
+// MarkUncertain says, from within a guarded handler, that what it does may have happened
+// whatever it answers: nothing is stored or released. The last mark counts, and it counts
+// more than the classifier. Not guarded: does nothing.
+func MarkUncertain(ctx context.Context) { mark(ctx, Uncertain) }
+
+// MarkNotApplied says that nothing happened and nothing will, whatever the answer is: the
+// key is free again, under [client.Hold] too.
+func MarkNotApplied(ctx context.Context) { mark(ctx, Release) }
+
+// MarkDone says that it is done, whatever the answer is: the answer is stored.
+func MarkDone(ctx context.Context) { mark(ctx, Store) }
+
+func mark(ctx context.Context, v Verdict) {
+	if a, ok := ctx.Value(admissionKey{}).(*admission); ok {
+		a.mark.Store(int32(v))
+	}
+}
