@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -77,6 +78,10 @@ func TestOutcomes(t *testing.T) {
 		{"a mark over a classifier", marked(httpadmit.MarkUncertain, 200), httpadmit.WithClassifier(func(httpadmit.Outcome) httpadmit.Verdict { return httpadmit.Release }), pending, pending},
 		{"TimeoutHandler", http.TimeoutHandler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), time.Millisecond, "late").ServeHTTP, nil, pending, pending},
 		{"TimeoutHandler in time", http.TimeoutHandler(answer(201, "{}"), time.Minute, "late").ServeHTTP, nil, stored, stored},
+		{"a handler that fails with its context", func(w http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+			w.WriteHeader(http.StatusInternalServerError)
+		}, httpadmit.WithPendingTTL(100 * time.Millisecond), client.StateLapsed, client.StateInDoubt},
 		{"a handler that gives up with its context", func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, httpadmit.WithPendingTTL(100 * time.Millisecond), client.StateLapsed, client.StateInDoubt},
 	} {
 		for lapse, want := range map[client.OnLapse]client.State{client.Reopen: c.reopen, client.Hold: c.hold} {
@@ -146,6 +151,8 @@ func TestHandlerTimeout(t *testing.T) {
 	var runs atomic.Int64
 	server := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		runs.Add(1)
+		w.Header().Set("X-Early", "of the handler")
+		w.WriteHeader(http.StatusEarlyHints)
 		<-leave
 		if r.Context().Err() != nil {
 			t.Error("its context ended with its caller")
@@ -158,7 +165,7 @@ func TestHandlerTimeout(t *testing.T) {
 	}, httpadmit.WithHandlerTimeout(30*time.Millisecond))
 	late := post(t, server, "k")
 	wantCode(t, late, httpadmit.CodeHandlerTimeout, 503)
-	if late.header.Get("Retry-After") == "" || late.header.Get("X-Late") != "" {
+	if late.header.Get("Retry-After") == "" || late.header.Get("X-Late") != "" || late.header.Get("X-Early") != "" {
 		t.Errorf("%v", late.header)
 	}
 	wantCode(t, post(t, server, "k"), httpadmit.CodeInFlight, 409)
@@ -166,6 +173,40 @@ func TestHandlerTimeout(t *testing.T) {
 	eventually(t, "what came late is recorded", func() bool { return state(t, shared.start(), "k") == client.StateCommitted })
 	if a := post(t, server, "k"); a.body != "late" || !a.replayed() || a.header.Get("X-Late") != "yes" || a.status != 201 || runs.Load() != 1 {
 		t.Errorf("%+v, %d runs", a, runs.Load())
+	}
+}
+
+// After its time a handler has no way to its caller's writer, which is the server's again.
+func TestCutOff(t *testing.T) {
+	leave := make(chan struct{})
+	handler := httpadmit.New(shared.start(), caller(t.Name()), httpadmit.WithHandlerTimeout(10*time.Millisecond), httpadmit.WithResponseLimit(10))(
+		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			<-leave
+			w.WriteHeader(http.StatusEarlyHints)
+			w.Header().Set("X-Late", "yes")
+			_, _ = io.WriteString(w, strings.Repeat("late", 100))
+			if err := http.NewResponseController(w).Flush(); err != nil {
+				t.Error(err)
+			}
+			if err := http.NewResponseController(w).SetWriteDeadline(time.Now()); err == nil {
+				t.Error("it can still set the caller's deadline")
+			}
+		}))
+	ask := func() *httptest.ResponseRecorder {
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/v1/orders", nil)
+		r.Header.Set("Idempotency-Key", "k")
+		handler.ServeHTTP(w, r)
+		return w
+	}
+	w := ask()
+	before := w.Body.String()
+	close(leave)
+	eventually(t, "it is recorded", func() bool { return state(t, shared.start(), "k") == client.StateCommitted })
+	if w.Code != 503 || w.Body.String() != before || w.Header().Get("X-Late") != "" || w.Flushed {
+		t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
+	}
+	if again := ask(); again.Code != 410 {
+		t.Errorf("%d %s", again.Code, again.Body)
 	}
 }
 
@@ -320,34 +361,41 @@ func TestOverTheLimit(t *testing.T) {
 
 // When recording fails nobody gets a complete answer, and nothing is released.
 func TestRecordingFails(t *testing.T) {
-	for name, limit := range map[string]int{"kept back": 1 << 20, "streamed": 10} {
-		c := own(t, client.WithCallTimeout(time.Second), client.WithSettleTimeout(2*time.Second))
+	body := strings.Repeat("0123456789", 10_000)
+	for name, c := range map[string]struct {
+		limit  int
+		length bool
+	}{"kept back": {1 << 20, true}, "streamed": {10, false}, "streamed, with its length": {10, true}} {
+		coordinator := own(t, client.WithCallTimeout(time.Second), client.WithSettleTimeout(2*time.Second))
 		var runs atomic.Int64
-		server := listen(t, httpadmit.New(c.client, caller("a"), httpadmit.WithResponseLimit(limit), httpadmit.WithSettleWait(300*time.Millisecond))(
-			http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				runs.Add(1)
-				_ = c.node.Stop(context.Background())
-				w.Header().Set("Content-Length", "26")
-				_, _ = io.WriteString(w, "abcdefghijklmnopqrstuvwxyz")
-			})))
-		first, err := try(request(t, "POST", server.URL, "{}", "Idempotency-Key", "k"))
-		if name == "kept back" {
-			if err != nil {
-				t.Fatal(err)
+		guard := httpadmit.New(coordinator.client, caller("a"), httpadmit.WithResponseLimit(c.limit), httpadmit.WithSettleWait(300*time.Millisecond))
+		server := listen(t, guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			runs.Add(1)
+			_ = coordinator.node.Stop(context.Background())
+			if c.length {
+				w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 			}
+			_, _ = io.WriteString(w, body)
+			_ = http.NewResponseController(w).Flush()
+		})))
+		first, err := try(request(t, "POST", server.URL, "{}", "Idempotency-Key", "k"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.limit > len(body) {
 			wantCode(t, first, httpadmit.CodeUnavailable, 503)
-			if !strings.Contains(first.body, `"executed":true`) || first.header.Get("Retry-After") == "" || first.header.Get("Content-Length") == "26" {
+			if !strings.Contains(first.body, `"executed":true`) || first.header.Get("Retry-After") == "" {
 				t.Errorf("%+v", first)
 			}
-		} else if err == nil && (first.cut == nil || len(first.body) >= 26) {
-			t.Errorf("streamed: a complete answer that is not recorded: %+v", first)
+		} else if first.cut == nil || first.body != body[:len(body)-1] {
+			t.Errorf("%s: %d bytes, %v: an answer that is not recorded must lack its end, and be cut", name, len(first.body), first.cut)
 		}
 		wantCode(t, send(t, request(t, "POST", server.URL, "{}", "Idempotency-Key", "k")), httpadmit.CodeUnavailable, 503)
 		if runs.Load() != 1 {
 			t.Errorf("%s: %d runs", name, runs.Load())
 		}
 		server.Close()
-		_ = c.client.Close()
+		_ = coordinator.client.Close()
 	}
 }
 
