@@ -3,9 +3,9 @@
 // (package netsim) and in virtual time.
 //
 // A test begins with [Start] inside of a bubble, and does to the cluster what befalls
-// one: [Cluster.Crash], [Cluster.Handover], the network's cuts, and so on. Each node is a host of its own; the
-// tests call from a host "client". When the test ends everything is stopped, and the
-// logs are shown if it failed.
+// one: [Cluster.Crash], [Cluster.Handover], the network's cuts, and so on. Each node is
+// a host of its own; the tests call from a host "client". When the test ends everything
+// is stopped, and the logs are shown if it failed.
 //
 // # Invariants
 //

@@ -68,7 +68,7 @@ func TestDeadlines(t *testing.T) {
 
 	onTrial(t, "leadership is handed over every two seconds", oneShard, func(tr *trial) {
 		tr.windows(5 * time.Minute)
-		for i := range 160 {
+		for i := range 120 {
 			time.Sleep(2 * time.Second)
 			tr.pending(time.Duration(100+i*7) * time.Millisecond)
 			tr.disturb("handover", true, func() {
@@ -91,7 +91,7 @@ func TestDeadlines(t *testing.T) {
 		}
 	})
 
-	onTrial(t, "the leader crashes after fifty idle minutes", slowly(5), func(tr *trial) {
+	onTrial(t, "the leader crashes after fifty idle minutes", slowly(10), func(tr *trial) {
 		tr.pending(51 * time.Minute)
 		tr.pending(time.Hour)
 		tr.committed(55 * time.Minute)
