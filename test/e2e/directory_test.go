@@ -165,7 +165,8 @@ func TestDamaged(t *testing.T) {
 	verify(t, log)
 }
 
-// listing returns the names of all files with their sizes.
+// listing returns the names of all files with their sizes; of node.json, which counts the
+// starts of its directory, the name only.
 func listing(t *testing.T, dir string) string {
 	t.Helper()
 	var text strings.Builder
@@ -177,7 +178,11 @@ func listing(t *testing.T, dir string) string {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(&text, "%s %d\n", strings.TrimPrefix(path, dir), info.Size())
+		size := info.Size()
+		if entry.Name() == "node.json" {
+			size = 0
+		}
+		fmt.Fprintf(&text, "%s %d\n", strings.TrimPrefix(path, dir), size)
 		return nil
 	}))
 	return text.String()
