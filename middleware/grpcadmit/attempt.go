@@ -161,7 +161,11 @@ func (a *attempt) judge(response any, err error, told *status.Status, ended bool
 	if err != nil && told.Code() == codes.OK {
 		return Uncertain // an error that says it is none
 	}
-	return rule(told.Code(), a.onLapse, ended)
+	code := told.Code()
+	if passedOn(told) {
+		code = codes.Unavailable
+	}
+	return rule(code, a.onLapse, ended)
 }
 
 // settle says what came of it, for as long as the client tries (client.WithSettleTimeout)

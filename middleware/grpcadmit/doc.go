@@ -77,7 +77,9 @@
 //
 // Inside authentication, which the principal comes from, and inside what recovers panics:
 // outside of the guard a recovered panic is one, inside it is an INTERNAL. What changes or
-// replaces messages and statuses belongs outside too, where it sees replays as well.
+// replaces messages and statuses belongs outside too, where it sees replays as well. What sets
+// headers outside takes gRPC's own retries away from the callers: an answer that has headers
+// is not tried again.
 //
 // # Invariants
 //

@@ -84,6 +84,9 @@ func WithResponseLimit(bytes int) Option { return func(g *guard) { g.responseLim
 //   - uncertain: everything else, DEADLINE_EXCEEDED and CANCELLED always: what was cut off
 //     may have happened.
 //
+// What a guard downstream said by itself, passed on by the handler, counts as UNAVAILABLE unless
+// it is final.
+//
 // It returns [Default] to leave it to the rule. It is not asked about errors that are marked
 // with [client.Uncertain] or [client.NotApplied], nor about those of a context that has ended,
 // which are uncertain; and [MarkUncertain], [MarkNotApplied] and [MarkDone] count most.

@@ -36,6 +36,15 @@ func becomes(runs int32, a answered) string {
 	return fmt.Sprintf("%d runs, %v", runs, a.err)
 }
 
+// downstream is what a handler gets from a guarded method that it calls.
+func downstream(reason grpcadmit.Reason, code codes.Code) error {
+	told, err := status.New(code, "no").WithDetails(&errdetails.ErrorInfo{Reason: string(reason), Domain: grpcadmit.Domain})
+	if err != nil {
+		panic(err)
+	}
+	return told.Err()
+}
+
 // Every status that a handler can answer, under both rules for a lapse.
 func TestWhatAStatusMeans(t *testing.T) {
 	var runs atomic.Int32
@@ -71,6 +80,9 @@ func TestWhatAStatusMeans(t *testing.T) {
 		{of(codes.DataLoss), "released", "uncertain"},
 		{of(codes.Unauthenticated), "released", "released"},
 		{of(99), "uncertain", "uncertain"},
+		{downstream(grpcadmit.ReasonInFlight, codes.Aborted), "released", "uncertain"},
+		{downstream(grpcadmit.ReasonInDoubt, codes.FailedPrecondition), "released", "uncertain"},
+		{downstream(grpcadmit.ReasonMismatch, codes.FailedPrecondition), "stored", "stored"},
 		{errors.New("no status"), "released", "uncertain"},
 		{fmt.Errorf("charging: %w", of(codes.NotFound)), "stored", "stored"},
 		{fmt.Errorf("charging: %w", context.DeadlineExceeded), "uncertain", "uncertain"},

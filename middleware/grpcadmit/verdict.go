@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync/atomic"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -72,6 +73,20 @@ func rule(code codes.Code, onLapse client.OnLapse, ended bool) Verdict {
 	}
 	// DEADLINE_EXCEEDED by its definition may come of what was done; so may CANCELLED.
 	return Uncertain
+}
+
+// passedOn reports whether a handler has passed on what a guard downstream said by itself and
+// will not say for good: a call in flight or in doubt there is neither done nor undone.
+func passedOn(told *status.Status) bool {
+	for _, detail := range told.Details() {
+		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == Domain {
+			switch Reason(info.GetReason()) {
+			case ReasonInFlight, ReasonInDoubt, ReasonUnavailable, ReasonLost, ReasonHandlerTimeout:
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // admission is what a guarded handler can ask its context for.

@@ -16,8 +16,8 @@
 // The interceptor sends nothing twice by itself. The key is drawn once for a call, above
 // gRPC's own retries, so that all tries of the call carry it. They are switched on with a
 // retryPolicy in the service config ([RetryServiceConfig] is one), and keep the pause that
-// a guarded server asks for. Against a server that does not know the key they are as safe as
-// they are without it.
+// a guarded server asks for. They are safe where the server guards the method; where it does
+// not know the key, UNAVAILABLE may come of a call that was carried out.
 //
 // Retries that are made outside, in a loop of the caller's or by an interceptor that is
 // chained before this one, are calls of their own: they keep the key if they use the context
@@ -65,8 +65,10 @@ const domain = "grpcadmit.coordinator"
 const keyBytesMost = 255
 
 // RetryServiceConfig is a service config for grpc.WithDefaultServiceConfig that sends every
-// call of a connection up to four times, for as long as it is answered UNAVAILABLE, or ABORTED,
-// which is what a guarded server says while the first delivery is in flight.
+// call of a connection, streams included, up to four times, for as long as it is answered
+// UNAVAILABLE, or ABORTED, which is what a guarded server says while the first delivery is in
+// flight. It is for connections to servers that are guarded; name the methods in a config of
+// your own where others are called too.
 const RetryServiceConfig = `{"methodConfig": [{"name": [{}], "retryPolicy": {
 	"maxAttempts": 4, "initialBackoff": "0.1s", "maxBackoff": "2s", "backoffMultiplier": 2,
 	"retryableStatusCodes": ["UNAVAILABLE", "ABORTED"]}}]}`
@@ -85,11 +87,14 @@ type caller struct {
 }
 
 // New returns an interceptor that keys unary calls. It may be used by several goroutines at
-// once.
+// once. It panics where the function of [WithKeyFunc] is nil.
 func New(options ...Option) grpc.UnaryClientInterceptor {
 	c := &caller{key: func(context.Context, string, any) string { return "" }}
 	for _, option := range options {
 		option(c)
+	}
+	if c.key == nil {
+		panic("outgoing: there is no function for the key")
 	}
 	return c.call
 }
