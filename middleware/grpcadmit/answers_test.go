@@ -244,7 +244,7 @@ func TestPrincipal(t *testing.T) {
 		return strings.Join(metadata.ValueFromIncomingContext(ctx, "who"), ",")
 	})
 	run := func(_ context.Context, r *structpb.Struct) (any, error) { return r, nil }
-	conn := serve(t, run, who, grpcadmit.WithNamespace("principal"))
+	conn := serve(t, run, who, grpcadmit.WithNamespace(unique("principal")))
 	want(t, send(t, conn, "k"), grpcadmit.ReasonPrincipalRequired, codes.Unauthenticated)
 	want(t, send(t, conn, "bad key"), grpcadmit.ReasonPrincipalRequired, codes.Unauthenticated)
 	for _, name := range []string{"ann", "bob"} {
@@ -256,7 +256,7 @@ func TestPrincipal(t *testing.T) {
 	long := metadata.AppendToOutgoingContext(t.Context(), "who", strings.Repeat("x", 129))
 	want(t, invoke(long, conn, place, "k", order("tea")), grpcadmit.ReasonMisconfigured, codes.Internal)
 
-	open := serve(t, run, who, grpcadmit.WithAnonymous(), grpcadmit.WithNamespace("anonymous"))
+	open := serve(t, run, who, grpcadmit.WithAnonymous(), grpcadmit.WithNamespace(unique("anonymous")))
 	for i := range 2 {
 		if a := send(t, open, "k"); a.err != nil || a.replayed() != (i == 1) {
 			t.Errorf("answered %+v", a)
@@ -287,7 +287,8 @@ func TestSettledByHand(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r, err := shared.start().Reserve(t.Context(), client.Identity{Principal: t.Name(), Operation: place, Key: "k"},
+			who := unique(t.Name())
+			r, err := shared.start().Reserve(t.Context(), client.Identity{Principal: who, Operation: place, Key: "k"},
 				client.WithFingerprint(fingerprint))
 			if err != nil {
 				t.Fatal(err)
@@ -295,7 +296,7 @@ func TestSettledByHand(t *testing.T) {
 			if err := r.Commit(t.Context(), test.response); err != nil {
 				t.Fatal(err)
 			}
-			a := send(t, serve(t, nil), "k")
+			a := send(t, serve(t, nil, as(who)), "k")
 			if status.Code(a.err) != test.code || a.reason() != string(test.reason) || a.replayed() != (test.reason == "") {
 				t.Errorf("answered %v (%s)", a.err, a.reason())
 			}

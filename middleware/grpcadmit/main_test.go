@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -198,9 +199,17 @@ func recovers(ctx context.Context, request any, _ *grpc.UnaryServerInfo, next gr
 	return next(ctx, request)
 }
 
-// caller is whom the tests' calls run as.
-func caller(name string) grpcadmit.Option {
-	return grpcadmit.WithPrincipal(func(context.Context) string { return name })
+// runs counts what is unique.
+var runs atomic.Int64
+
+// unique is a name that nothing else has, so that a test can run again (-count).
+func unique(name string) string { return fmt.Sprint(name, " ", runs.Add(1)) }
+
+// caller is whom the calls of one guard run as, and of no other.
+func caller(name string) grpcadmit.Option { return as(unique(name)) }
+
+func as(who string) grpcadmit.Option {
+	return grpcadmit.WithPrincipal(func(context.Context) string { return who })
 }
 
 // serve guards a handler, with the test as its principal.

@@ -334,11 +334,12 @@ func TestLost(t *testing.T) {
 
 // Under hold a handler that ends in silence leaves the key in doubt, and it can be settled.
 func TestInDoubt(t *testing.T) {
+	who := unique(t.Name())
 	var runs atomic.Int32
 	conn := serve(t, func(context.Context, *structpb.Struct) (any, error) {
 		runs.Add(1)
 		return nil, status.Error(codes.Unavailable, "the exchange gives no answer")
-	}, grpcadmit.WithOnLapse(client.Hold), grpcadmit.WithPendingTTL(100*time.Millisecond))
+	}, as(who), grpcadmit.WithOnLapse(client.Hold), grpcadmit.WithPendingTTL(100*time.Millisecond))
 	send(t, conn, "k")
 	var a answered
 	eventually(t, "it is in doubt", func() bool {
@@ -349,7 +350,7 @@ func TestInDoubt(t *testing.T) {
 	if _, after := outgoing.Refusal(a.err); after != 0 {
 		t.Errorf("it says that waiting for %v helps", after)
 	}
-	id := client.Identity{Principal: t.Name(), Operation: place, Key: "k"}
+	id := client.Identity{Principal: who, Operation: place, Key: "k"}
 	record, err := shared.start().Get(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
@@ -363,6 +364,7 @@ func TestInDoubt(t *testing.T) {
 }
 
 func TestKeepAliveAndWait(t *testing.T) {
+	who := unique(t.Name())
 	var runs atomic.Int32
 	started := make(chan struct{})
 	conn := serve(t, func(ctx context.Context, _ *structpb.Struct) (any, error) {
@@ -376,12 +378,12 @@ func TestKeepAliveAndWait(t *testing.T) {
 		case <-ctx.Done():
 			return nil, status.FromContextError(ctx.Err()).Err()
 		}
-	}, grpcadmit.WithPendingTTL(300*time.Millisecond), grpcadmit.WithKeepAlive(), grpcadmit.WithWait(10*time.Second),
+	}, as(who), grpcadmit.WithPendingTTL(300*time.Millisecond), grpcadmit.WithKeepAlive(), grpcadmit.WithWait(10*time.Second),
 		grpcadmit.WithOwner("a test"), grpcadmit.WithRetention(time.Minute), grpcadmit.WithOperation(func(string, proto.Message) string { return "an operation" }))
 	first := make(chan answered, 1)
 	go func() { first <- invoke(context.WithoutCancel(t.Context()), conn, place, "k", order("tea")) }()
 	<-started
-	record, err := shared.start().Get(t.Context(), client.Identity{Principal: t.Name(), Operation: "an operation", Key: "k"})
+	record, err := shared.start().Get(t.Context(), client.Identity{Principal: who, Operation: "an operation", Key: "k"})
 	if err != nil || record.Owner != "a test" {
 		t.Errorf("%+v, %v", record, err)
 	}
