@@ -72,17 +72,18 @@ func WithFingerprint(f Fingerprint) Option { return func(g *guard) { g.fingerpri
 
 // WithResponseLimit is how large a response or status is stored, in bytes. A larger one
 // reaches its first caller only; see "What is stored" in the package's comment. Default:
-// 1 MiB, which is also the coordinator's limit.
+// 1 MiB, which is also the coordinator's limit; above 3 MiB it means 3 MiB.
 func WithResponseLimit(bytes int) Option { return func(g *guard) { g.responseLimit = bytes } }
 
 // WithClassifier decides what an answer means, before the rule does:
 //
 //   - stored: OK, INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS, PERMISSION_DENIED,
 //     FAILED_PRECONDITION, OUT_OF_RANGE, UNIMPLEMENTED;
-//   - released: ABORTED and UNAUTHENTICATED, and under [client.Reopen], from a handler whose
-//     context had not ended, RESOURCE_EXHAUSTED, UNAVAILABLE, INTERNAL, UNKNOWN and DATA_LOSS;
+//   - released, under [client.Reopen] and from a handler whose context had not ended:
+//     ABORTED, UNAUTHENTICATED, RESOURCE_EXHAUSTED, UNAVAILABLE, INTERNAL, UNKNOWN, DATA_LOSS;
 //   - uncertain: everything else, DEADLINE_EXCEEDED and CANCELLED always: what was cut off
-//     may have happened.
+//     may have happened. Under [client.Hold] nothing is released but by the handler's or the
+//     classifier's word.
 //
 // What a guard downstream said by itself, passed on by the handler, counts as UNAVAILABLE unless
 // it is final.

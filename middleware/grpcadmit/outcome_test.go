@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/atmostonce/coordinator/client"
+	"github.com/atmostonce/coordinator/internal/node"
 	"github.com/atmostonce/coordinator/middleware/grpcadmit"
 	"github.com/atmostonce/coordinator/middleware/grpcadmit/outgoing"
 )
@@ -72,13 +73,13 @@ func TestWhatAStatusMeans(t *testing.T) {
 		{of(codes.PermissionDenied), "stored", "stored"},
 		{of(codes.ResourceExhausted), "released", "uncertain"},
 		{of(codes.FailedPrecondition), "stored", "stored"},
-		{of(codes.Aborted), "released", "released"},
+		{of(codes.Aborted), "released", "uncertain"},
 		{of(codes.OutOfRange), "stored", "stored"},
 		{of(codes.Unimplemented), "stored", "stored"},
 		{of(codes.Internal), "released", "uncertain"},
 		{of(codes.Unavailable), "released", "uncertain"},
 		{of(codes.DataLoss), "released", "uncertain"},
-		{of(codes.Unauthenticated), "released", "released"},
+		{of(codes.Unauthenticated), "released", "uncertain"},
 		{of(99), "uncertain", "uncertain"},
 		{downstream(grpcadmit.ReasonInFlight, codes.Aborted), "released", "uncertain"},
 		{downstream(grpcadmit.ReasonInDoubt, codes.FailedPrecondition), "released", "uncertain"},
@@ -129,6 +130,10 @@ func TestMarksAndClassifier(t *testing.T) {
 			grpcadmit.MarkNotApplied(ctx)
 			return order("done"), nil
 		}, "released"},
+		"done, with a code of nobody": {func(ctx context.Context, _ *structpb.Struct) (any, error) {
+			grpcadmit.MarkDone(ctx)
+			return nil, status.Error(5000, "x")
+		}, "stored"},
 		"marked as done": {func(ctx context.Context, _ *structpb.Struct) (any, error) {
 			grpcadmit.MarkUncertain(ctx)
 			grpcadmit.MarkDone(ctx)
@@ -141,10 +146,12 @@ func TestMarksAndClassifier(t *testing.T) {
 				runs.Add(1)
 				return test.run(ctx, r)
 			}, grpcadmit.WithClassifier(soft), grpcadmit.WithOnLapse(client.Hold))
-			send(t, conn, "k")
-			second := send(t, conn, "k")
+			first, second := send(t, conn, "k"), send(t, conn, "k")
 			if got := becomes(runs.Load(), second); got != test.want {
 				t.Errorf("%s, want %s", got, test.want)
+			}
+			if second.replayed() && !proto.Equal(status.Convert(first.err).Proto(), status.Convert(second.err).Proto()) {
+				t.Errorf("answered %v, then %v", first.err, second.err)
 			}
 		})
 	}
@@ -189,6 +196,26 @@ func TestResponseThatIsNotStored(t *testing.T) {
 				t.Errorf("%v, %d runs", info, runs.Load())
 			}
 		})
+	}
+}
+
+// What gRPC itself refuses to carry to the coordinator is recorded as done all the same.
+func TestResponseOverTheWiresLimit(t *testing.T) {
+	var runs atomic.Int32
+	guard := grpcadmit.New(shared.start(), caller(t.Name()), grpcadmit.WithResponseLimit(16<<20))
+	call := func() (any, error) {
+		return guard(keyed(t.Context(), "k"), order("tea"), infoOf(wipe), func(context.Context, any) (any, error) {
+			runs.Add(1)
+			return order(strings.Repeat("x", 5<<20)), nil
+		})
+	}
+	if answer, err := call(); err != nil || answer == nil {
+		t.Fatal(err)
+	}
+	_, err := call()
+	want(t, answered{err: err}, grpcadmit.ReasonResponseNotStored, codes.FailedPrecondition)
+	if runs.Load() != 1 {
+		t.Errorf("%d runs", runs.Load())
 	}
 }
 
@@ -431,6 +458,34 @@ func TestCoordinatorGoesAway(t *testing.T) {
 	info, ok := status.Convert(a.err).Details()[0].(*errdetails.ErrorInfo)
 	if !ok || info.GetMetadata()["executed"] != "true" {
 		t.Errorf("answered %v", info)
+	}
+}
+
+// What was answered is replayed by a coordinator that was started anew.
+func TestReplayAfterARestart(t *testing.T) {
+	c := own(t)
+	ready(t, c)
+	conn := serveFor(t, c.client, func(context.Context, *structpb.Struct) (any, error) { return order("done"), nil })
+	if a := send(t, conn, "k"); a.err != nil {
+		t.Fatal(a.err)
+	}
+	if err := c.node.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	cfg := node.Default()
+	cfg.DataDir, cfg.Listen, cfg.Shards = c.dir, c.node.Address().String(), 1
+	again, err := node.Start(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.node = again
+	var a answered
+	eventually(t, "the coordinator gives answers again", func() bool {
+		a = send(t, conn, "k")
+		return a.reason() != string(grpcadmit.ReasonUnavailable)
+	})
+	if a.err != nil || !a.replayed() || !proto.Equal(a.message, order("done")) {
+		t.Errorf("answered %+v", a)
 	}
 }
 

@@ -30,6 +30,13 @@ const contentType = "application/protobuf"
 // codeHighest is the last of gRPC's codes.
 const codeHighest = codes.Unauthenticated
 
+// storedCodeHighest is the highest code that a record holds.
+const storedCodeHighest = 999
+
+// wireBytesMost is below what gRPC carries to the coordinator in one message, 4 MiB: what is
+// over it is refused without a reason.
+const wireBytesMost = 3 << 20
+
 // messageOf returns a request or response as a message of today's protobuf.
 func messageOf(v any) (proto.Message, bool) {
 	switch m := v.(type) {
@@ -44,7 +51,7 @@ func messageOf(v any) (proto.Message, bool) {
 // storable returns an answer as it is stored. What cannot be sent, since it is no message or
 // not a valid one, and what is over the limit is stored as one that was omitted.
 func (g *guard) storable(response any, told *status.Status) client.Response {
-	code := int(told.Code())
+	code := int(min(told.Code(), storedCodeHighest))
 	var message proto.Message = told.Proto()
 	if told.Code() == codes.OK {
 		if response == nil {
@@ -59,7 +66,7 @@ func (g *guard) storable(response any, told *status.Status) client.Response {
 	switch {
 	case err != nil:
 		return omitted(code, 0)
-	case len(body) > g.responseLimit:
+	case len(body) > min(g.responseLimit, wireBytesMost):
 		return omitted(code, len(body))
 	}
 	return client.Response{Code: code, ContentType: contentType + "; proto=" + string(proto.MessageName(message)), Body: body}
@@ -75,7 +82,7 @@ func omitted(code, bytes int) client.Response {
 // replay answers with what is stored. It may be what an operator wrote when settling, or
 // another kind of client: what is no answer of gRPC is said not to be stored.
 func (g *guard) replay(ctx context.Context, method string, stored client.Response) (any, error) {
-	code := codes.Code(min(max(stored.Code, 0), 999))
+	code := codes.Code(min(max(stored.Code, 0), storedCodeHighest))
 	response, told, err := read(method, stored)
 	if err != nil {
 		g.logger.ErrorContext(ctx, "a stored response cannot be replayed", "operation", method, "error", err)
@@ -100,9 +107,6 @@ func read(method string, stored client.Response) (response proto.Message, told *
 	if stored.Omitted() {
 		return nil, nil, nil
 	}
-	if stored.Code < 0 || stored.Code > int(codeHighest) {
-		return nil, nil, errors.New("its code is none of gRPC")
-	}
 	name := protoreflect.FullName("")
 	if stored.ContentType != "" {
 		media, parameters, err := mime.ParseMediaType(stored.ContentType)
@@ -111,15 +115,20 @@ func read(method string, stored client.Response) (response proto.Message, told *
 		}
 		name = protoreflect.FullName(parameters["proto"])
 	}
-	if code := codes.Code(stored.Code); code != codes.OK {
-		wire := &statuspb.Status{}
+	wire := &statuspb.Status{}
+	if stored.Code < 0 || stored.Code > int(codeHighest) && name != proto.MessageName(wire) {
+		return nil, nil, errors.New("its code is none of gRPC")
+	}
+	if stored.Code != int(codes.OK) {
 		if name != "" && name != proto.MessageName(wire) {
 			return nil, nil, errors.New("it is not a status but a " + string(name))
 		}
 		if err := proto.Unmarshal(stored.Body, wire); err != nil {
 			return nil, nil, err
 		}
-		wire.Code = int32(stored.Code)
+		if wire.GetCode() == 0 {
+			wire.Code = int32(stored.Code)
+		}
 		return nil, status.FromProto(wire), nil
 	}
 	response = newMessage(method, name)

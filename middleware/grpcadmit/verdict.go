@@ -61,12 +61,10 @@ func rule(code codes.Code, onLapse client.OnLapse, ended bool) Verdict {
 	case codes.OK, codes.InvalidArgument, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied,
 		codes.FailedPrecondition, codes.OutOfRange, codes.Unimplemented:
 		return Store
-	case codes.Aborted, codes.Unauthenticated:
-		return Release
-	case codes.ResourceExhausted, codes.Unavailable, codes.Internal, codes.Unknown, codes.DataLoss:
-		// What failed may have acted before it did; RESOURCE_EXHAUSTED too, which gRPC itself
-		// says of a reply downstream that was too large. Hold was chosen because twice is
-		// worse than not at all.
+	case codes.Aborted, codes.Unauthenticated, codes.ResourceExhausted, codes.Unavailable, codes.Internal, codes.Unknown, codes.DataLoss:
+		// What failed may have acted before it did, and a handler that passes on what it got
+		// downstream says less of itself than its status does: gRPC calls a reply that was too
+		// large RESOURCE_EXHAUSTED. Hold was chosen because twice is worse than not at all.
 		if onLapse == client.Reopen && !ended {
 			return Release
 		}
