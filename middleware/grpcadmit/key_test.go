@@ -65,6 +65,26 @@ func TestKeys(t *testing.T) {
 	}
 }
 
+// What the caller's half sends is the key that the guard finds, whatever it is made of.
+func TestKeysOverTheWire(t *testing.T) {
+	conn, stop := listen(func(ctx context.Context, _ *structpb.Struct) (any, error) {
+		return order(grpcadmit.Reservation(ctx).Identity().Key), nil
+	}, []grpc.UnaryServerInterceptor{grpcadmit.New(shared.start(), caller(t.Name()))}, grpc.WithUnaryInterceptor(outgoing.New()))
+	t.Cleanup(stop)
+	var printable []byte
+	for c := byte(' '); c <= '~'; c++ {
+		printable = append(printable, c)
+	}
+	for _, key := range []string{
+		string(printable), strings.Repeat(`"`, 255), strings.Repeat(`\`, 255), strings.Repeat("k", 255), " ", " a ", ":a", `"a"`, "a;b=1", "a, b", "1.5", "?1",
+	} {
+		a := invoke(outgoing.ContextWithKey(t.Context(), key), conn, place, "-", order("tea"))
+		if a.err != nil || !proto.Equal(a.message, order(key)) {
+			t.Errorf("%q became %v, %v", key, a.message, a.err)
+		}
+	}
+}
+
 // A key in the request, as AIP-155 has it.
 func TestKeyFromField(t *testing.T) {
 	nested := &typepb.Type{Name: "n", SourceContext: nil}

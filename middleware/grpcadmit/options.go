@@ -72,7 +72,7 @@ func WithFingerprint(f Fingerprint) Option { return func(g *guard) { g.fingerpri
 
 // WithResponseLimit is how large a response or status is stored, in bytes. A larger one
 // reaches its first caller only; see "What is stored" in the package's comment. Default:
-// 1 MiB, which is also the coordinator's limit; above 3 MiB it means 3 MiB.
+// 1 MiB, which is also the coordinator's limit.
 func WithResponseLimit(bytes int) Option { return func(g *guard) { g.responseLimit = bytes } }
 
 // WithClassifier decides what an answer means, before the rule does:

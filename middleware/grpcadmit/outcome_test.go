@@ -199,7 +199,7 @@ func TestResponseThatIsNotStored(t *testing.T) {
 	}
 }
 
-// What gRPC itself refuses to carry to the coordinator is recorded as done all the same.
+// What is too large for a message to the coordinator is recorded as done all the same.
 func TestResponseOverTheWiresLimit(t *testing.T) {
 	var runs atomic.Int32
 	guard := grpcadmit.New(shared.start(), caller(t.Name()), grpcadmit.WithResponseLimit(16<<20))

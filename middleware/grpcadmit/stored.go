@@ -33,10 +33,6 @@ const codeHighest = codes.Unauthenticated
 // storedCodeHighest is the highest code that a record holds.
 const storedCodeHighest = 999
 
-// wireBytesMost is below what gRPC carries to the coordinator in one message, 4 MiB: what is
-// over it is refused without a reason.
-const wireBytesMost = 3 << 20
-
 // messageOf returns a request or response as a message of today's protobuf.
 func messageOf(v any) (proto.Message, bool) {
 	switch m := v.(type) {
@@ -66,7 +62,7 @@ func (g *guard) storable(response any, told *status.Status) client.Response {
 	switch {
 	case err != nil:
 		return omitted(code, 0)
-	case len(body) > min(g.responseLimit, wireBytesMost):
+	case len(body) > g.responseLimit:
 		return omitted(code, len(body))
 	}
 	return client.Response{Code: code, ContentType: contentType + "; proto=" + string(proto.MessageName(message)), Body: body}
