@@ -39,7 +39,8 @@ func call(handler http.Handler, body string, header ...string) {
 // An endpoint that makes an order once for each key.
 func Example() {
 	coordinator := example() // client.Dial([]string{"127.0.0.1:7420"})
-	accountOf := func(*http.Request) string { return "Example" }
+	account := fresh()
+	accountOf := func(*http.Request) string { return account }
 
 	orders := 0
 	placeOrder := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -63,7 +64,7 @@ func Example() {
 
 // Alerts of a chart service have no key: the fields that make two of them one do.
 func ExampleAutomaticKey() {
-	guard := httpadmit.New(example(), caller("ExampleAutomaticKey"), httpadmit.WithKeys(
+	guard := httpadmit.New(example(), caller(fresh()), httpadmit.WithKeys(
 		httpadmit.IdempotencyKey(), // a caller's own key comes first
 		httpadmit.AutomaticKey(time.Minute,
 			httpadmit.JSONField("exchange"), httpadmit.JSONField("symbol"), httpadmit.JSONField("action"),
@@ -85,7 +86,7 @@ func ExampleAutomaticKey() {
 // The simpler form, whose buckets are cut by the clock.
 func ExampleBucketKey() {
 	source := httpadmit.BucketKey(24*time.Hour, httpadmit.JSONField("report"))
-	guard := httpadmit.New(example(), caller("ExampleBucketKey"), httpadmit.WithKeys(source), httpadmit.WithRetention(48*time.Hour))
+	guard := httpadmit.New(example(), caller(fresh()), httpadmit.WithKeys(source), httpadmit.WithRetention(48*time.Hour))
 	handler := guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "sent") }))
 	call(handler, `{"report":"daily"}`)
 	// Output: 200 sent
@@ -93,7 +94,7 @@ func ExampleBucketKey() {
 
 // Keys that the sender puts elsewhere.
 func ExampleWithKeys() {
-	guard := httpadmit.New(example(), caller("ExampleWithKeys"), httpadmit.WithKeyRequired(), httpadmit.WithKeys(
+	guard := httpadmit.New(example(), caller(fresh()), httpadmit.WithKeyRequired(), httpadmit.WithKeys(
 		httpadmit.KeyFromHeader("X-GitHub-Delivery"),
 		httpadmit.KeyFromJSON("id"), // Stripe
 		httpadmit.KeyFunc(func(r *http.Request, _ []byte) (string, error) { return r.URL.Query().Get("ref"), nil }),
@@ -113,7 +114,7 @@ func ExampleWithKeys() {
 
 // A client that writes the same JSON in another way on a retry.
 func ExampleCanonicalJSON() {
-	guard := httpadmit.New(example(), caller("ExampleCanonicalJSON"), httpadmit.WithFingerprint(httpadmit.CanonicalJSON()))
+	guard := httpadmit.New(example(), caller(fresh()), httpadmit.WithFingerprint(httpadmit.CanonicalJSON()))
 	handler := guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "done") }))
 
 	call(handler, `{"item":"tea","count":1}`, "Idempotency-Key", "k")
@@ -127,7 +128,7 @@ func ExampleCanonicalJSON() {
 
 // A sender that changes what does not matter between two deliveries.
 func ExampleChosenFields() {
-	guard := httpadmit.New(example(), caller("ExampleChosenFields"), httpadmit.WithKeys(httpadmit.KeyFromJSON("id")),
+	guard := httpadmit.New(example(), caller(fresh()), httpadmit.WithKeys(httpadmit.KeyFromJSON("id")),
 		httpadmit.WithFingerprint(httpadmit.ChosenFields(httpadmit.JSONField("type"), httpadmit.JSONField("data"))))
 	handler := guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "noted") }))
 
@@ -141,7 +142,7 @@ func ExampleChosenFields() {
 // An endpoint that says with a 200 that it failed.
 func ExampleSoftFailure() {
 	tries := 0
-	guard := httpadmit.New(example(), caller("ExampleSoftFailure"), httpadmit.WithClassifier(httpadmit.SoftFailure("success")))
+	guard := httpadmit.New(example(), caller(fresh()), httpadmit.WithClassifier(httpadmit.SoftFailure("success")))
 	handler := guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		tries++
 		w.Header().Set("Content-Type", "application/json")
@@ -167,7 +168,7 @@ func ExampleMarkNotApplied() {
 		}
 		return errRefused
 	}
-	guard := httpadmit.New(example(), caller("ExampleMarkNotApplied"), httpadmit.WithOnLapse(client.Hold))
+	guard := httpadmit.New(example(), caller(fresh()), httpadmit.WithOnLapse(client.Hold))
 	handler := guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		err := exchange(string(body))
@@ -190,7 +191,7 @@ func ExampleMarkNotApplied() {
 
 // Side effects downstream are keyed by derived keys: every attempt derives the same ones.
 func ExampleReservation() {
-	guard := httpadmit.New(example(), caller("ExampleReservation"))
+	guard := httpadmit.New(example(), caller(fresh()))
 	volumes := map[string]bool{}
 	handler := guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		reservation := httpadmit.Reservation(r.Context())
@@ -211,7 +212,7 @@ func ExampleReservation() {
 // A handler that takes too long goes on, and a retry gets its answer.
 func ExampleWithHandlerTimeout() {
 	leave := make(chan struct{})
-	guard := httpadmit.New(example(), caller("ExampleWithHandlerTimeout"),
+	guard := httpadmit.New(example(), caller(fresh()),
 		httpadmit.WithHandlerTimeout(20*time.Millisecond), httpadmit.WithWait(time.Minute))
 	handler := guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		<-leave
@@ -228,7 +229,7 @@ func ExampleWithHandlerTimeout() {
 
 // An API whose callers expect another status for a key that was used otherwise.
 func ExampleWithStatus() {
-	guard := httpadmit.New(example(), caller("ExampleWithStatus"), httpadmit.WithStatus(httpadmit.CodeMismatch, http.StatusConflict))
+	guard := httpadmit.New(example(), caller(fresh()), httpadmit.WithStatus(httpadmit.CodeMismatch, http.StatusConflict))
 	handler := guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "done") }))
 
 	call(handler, `{"a":1}`, "Idempotency-Key", "k")
@@ -246,7 +247,7 @@ func ExampleNew_away() {
 		return
 	}
 	defer away.Close()
-	guard := httpadmit.New(away, caller("ExampleNew_away"))
+	guard := httpadmit.New(away, caller(fresh()))
 	handler := guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "done") }))
 
 	call(handler, `{}`, "Idempotency-Key", "k")

@@ -83,10 +83,44 @@ func caller(name string) httpadmit.Option {
 	return httpadmit.WithPrincipal(func(*http.Request) string { return name })
 }
 
-// serve guards a handler, on a server of its own, with the test as its principal.
+// names are the principals of tests that run; each run of a test has one of its own, so
+// that keys of an earlier one do not count.
+var names struct {
+	sync.Mutex
+	of   map[testing.TB]string
+	last int
+}
+
+// fresh returns a principal that nobody has used.
+func fresh() string {
+	names.Lock()
+	defer names.Unlock()
+	names.last++
+	return fmt.Sprintf("caller-%d", names.last)
+}
+
+// me is the principal of a test.
+func me(t testing.TB) string {
+	names.Lock()
+	name, ok := names.of[t]
+	names.Unlock()
+	if ok {
+		return name
+	}
+	name = fresh()
+	names.Lock()
+	defer names.Unlock()
+	if names.of == nil {
+		names.of = map[testing.TB]string{}
+	}
+	names.of[t] = name
+	return name
+}
+
+// serve guards a handler, on a server of its own, with the test's principal.
 func serve(t *testing.T, handler http.HandlerFunc, options ...httpadmit.Option) *httptest.Server {
 	t.Helper()
-	all := append([]httpadmit.Option{caller(t.Name())}, options...)
+	all := append([]httpadmit.Option{caller(me(t))}, options...)
 	return listen(t, httpadmit.New(shared.start(), all...)(handler))
 }
 

@@ -26,7 +26,7 @@ func TestNames(t *testing.T) {
 		httpadmit.WithOwner("gateway-1"), httpadmit.WithRetention(time.Hour), httpadmit.WithOnLapse(client.Hold),
 		httpadmit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	post(t, server, "k")
-	record, err := shared.start().Get(t.Context(), client.Identity{Namespace: "desk", Principal: t.Name(), Operation: "trade:binance:live", Key: "k"})
+	record, err := shared.start().Get(t.Context(), client.Identity{Namespace: "desk", Principal: me(t), Operation: "trade:binance:live", Key: "k"})
 	if err != nil || record.Owner != "gateway-1" || record.Retention != time.Hour || record.OnLapse != client.Hold || len(record.Fingerprint) != 32 {
 		t.Errorf("%+v, %v", record, err)
 	}
@@ -146,7 +146,7 @@ func postForm(t *testing.T, url, body, contentType string) answered {
 // A body that does not arrive is not hashed.
 func TestBodyThatBreaks(t *testing.T) {
 	var runs atomic.Int64
-	handler := httpadmit.New(shared.start(), caller(t.Name()))(counted(&runs))
+	handler := httpadmit.New(shared.start(), caller(me(t)))(counted(&runs))
 	broken := listen(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Body = io.NopCloser(iotest.TimeoutReader(iotest.OneByteReader(r.Body)))
 		handler.ServeHTTP(w, r)
@@ -162,7 +162,7 @@ func TestOddEnds(t *testing.T) {
 	for name, end := range map[string]func(http.ResponseWriter){
 		"Goexit":         func(http.ResponseWriter) { runtime.Goexit() },
 		"an odd status":  func(w http.ResponseWriter) { w.WriteHeader(42) },
-		"a nil map":      func(http.ResponseWriter) { var m map[string]int; m["a"] = 1 },
+		"a mistake":      func(w http.ResponseWriter) { w.(interface{ NoSuchMethod() }).NoSuchMethod() },
 		"an abort":       func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
 		"after a status": func(w http.ResponseWriter) { w.WriteHeader(201); panic("boom") },
 	} {

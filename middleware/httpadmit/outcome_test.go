@@ -24,7 +24,7 @@ import (
 // state is what the record of a test's key is.
 func state(t *testing.T, c *client.Client, key string) client.State {
 	t.Helper()
-	record, err := c.Get(t.Context(), client.Identity{Principal: t.Name(), Operation: "POST /v1/orders", Key: key})
+	record, err := c.Get(t.Context(), client.Identity{Principal: me(t), Operation: "POST /v1/orders", Key: key})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +179,7 @@ func TestHandlerTimeout(t *testing.T) {
 // After its time a handler has no way to its caller's writer, which is the server's again.
 func TestCutOff(t *testing.T) {
 	leave := make(chan struct{})
-	handler := httpadmit.New(shared.start(), caller(t.Name()), httpadmit.WithHandlerTimeout(10*time.Millisecond), httpadmit.WithResponseLimit(10))(
+	handler := httpadmit.New(shared.start(), caller(me(t)), httpadmit.WithHandlerTimeout(10*time.Millisecond), httpadmit.WithResponseLimit(10))(
 		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			<-leave
 			w.WriteHeader(http.StatusEarlyHints)
@@ -277,7 +277,7 @@ func TestInsideTheHandler(t *testing.T) {
 		}
 		_, _ = io.WriteString(w, reservation.Derive("charge"))
 	}, httpadmit.WithKeyRequired())
-	id := client.Identity{Principal: t.Name(), Operation: "POST /v1/orders", Key: "k"}
+	id := client.Identity{Principal: me(t), Operation: "POST /v1/orders", Key: "k"}
 	if a := post(t, server, "k"); a.body != id.Derive("charge") {
 		t.Errorf("%+v", a)
 	}
@@ -445,7 +445,7 @@ func TestInDoubt(t *testing.T) {
 		}
 	}
 	settle := func(key string, response client.Response) answered {
-		id := client.Identity{Principal: t.Name(), Operation: "POST /v1/orders", Key: key}
+		id := client.Identity{Principal: me(t), Operation: "POST /v1/orders", Key: key}
 		record, err := c.Get(t.Context(), id)
 		if err != nil {
 			t.Fatal(err)

@@ -151,7 +151,7 @@ func TestEveryStatusBodyAndWayOfWriting(t *testing.T) {
 			next.ServeHTTP(w, r)
 		})
 	}
-	guarded := listen(t, outside(httpadmit.New(shared.start(), caller(t.Name()))(http.HandlerFunc(handler))))
+	guarded := listen(t, outside(httpadmit.New(shared.start(), caller(me(t)))(http.HandlerFunc(handler))))
 	plain := listen(t, outside(http.HandlerFunc(handler)))
 
 	for b, behaviour := range behaviours {

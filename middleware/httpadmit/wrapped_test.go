@@ -46,7 +46,7 @@ func (w *zipWriter) Write(p []byte) (int, error) { return w.z.Write(p) }
 // asks.
 func TestGzipOutside(t *testing.T) {
 	text := strings.Repeat("plain ", 1000)
-	server := listen(t, zipped(httpadmit.New(shared.start(), caller(t.Name()))(http.HandlerFunc(
+	server := listen(t, zipped(httpadmit.New(shared.start(), caller(me(t)))(http.HandlerFunc(
 		func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/plain")
 			_, _ = io.WriteString(w, text)
@@ -76,7 +76,7 @@ func TestGzipOutside(t *testing.T) {
 // The same over HTTP/2: replays, trailers, and a response over the limit.
 func TestHTTP2(t *testing.T) {
 	large := strings.Repeat("x", 100_000)
-	handler := httpadmit.New(shared.start(), caller(t.Name()), httpadmit.WithResponseLimit(1000))(http.HandlerFunc(
+	handler := httpadmit.New(shared.start(), caller(me(t)), httpadmit.WithResponseLimit(1000))(http.HandlerFunc(
 		func(w http.ResponseWriter, r *http.Request) {
 			if r.ProtoMajor != 2 {
 				t.Errorf("protocol %s", r.Proto)
