@@ -20,8 +20,8 @@ import (
 var daySeed = flag.Uint64("day-seed", 0, "seed of the simulated day; 0 draws one")
 
 // day is twenty-four hours in the life of a cluster: bursts of callers, with faults in
-// them, between times in which hardly anything happens. For the night, half of it, all
-// nodes are down, which is a fault like any other and costs a test nothing.
+// them, between hours in which hardly anything happens. For one hour of the night all
+// nodes are down, which is a fault like any other.
 type day struct {
 	t       *testing.T
 	c       *cluster.Cluster
@@ -47,12 +47,12 @@ func TestSimulatedDay(t *testing.T) {
 		began := time.Now()
 		d.callers.Go(func() { d.longReservation(8 * time.Hour) })
 		for range 5 {
-			time.Sleep(d.between(30*time.Minute, 90*time.Minute))
+			time.Sleep(d.between(2*time.Hour, 3*time.Hour))
 			d.burst()
 		}
-		d.night(began.Add(19 * time.Hour))
+		d.night(time.Now().Add(time.Hour))
 		for time.Since(began) < 24*time.Hour {
-			time.Sleep(d.between(30*time.Minute, 90*time.Minute))
+			time.Sleep(d.between(2*time.Hour, 3*time.Hour))
 			d.burst()
 		}
 		d.callers.Wait()
