@@ -194,7 +194,7 @@ func (g *guard) refuse(w http.ResponseWriter, r *http.Request, err error) {
 		g.logger.WarnContext(r.Context(), "a keyed request was refused: the coordinator does not admit it", "error", err)
 		g.answer(w, &problem{
 			code: CodeUnavailable, retryAfter: max(client.RetryAfter(err), g.retryAfter),
-			detail: "this request was not carried out; try again later with the same key",
+			detail: "this delivery was not carried out; try again later with the same key",
 		})
 	}
 }
