@@ -78,8 +78,8 @@ func (a *Actor) Submit(ctx context.Context, request Request) (Reply, error) {
 	return reply, err
 }
 
-// MailboxDepth is the number of calls that wait to be decided.
-func (a *Actor) MailboxDepth() int { return a.mailbox.depth() }
+// Mailbox is the number of calls that wait to be decided, and the bytes of their commands.
+func (a *Actor) Mailbox() (calls int, bytes int64) { return a.mailbox.depth() }
 
 // Waiters is the number of calls that wait for another attempt to end.
 func (a *Actor) Waiters() int { return int(a.waiting.Load()) }

@@ -184,8 +184,12 @@ func TestFullIsANamedRefusal(t *testing.T) {
 		if taken := m.take(10, 50); len(taken) != 1 {
 			t.Errorf("took %d calls, want the one that is over the bytes by itself", len(taken))
 		}
-		if taken := m.take(10, 50); len(taken) != 1 || m.depth() != 0 || m.bytes != 0 {
-			t.Errorf("took %d, %d and %d bytes are left", len(taken), m.depth(), m.bytes)
+		if calls, bytes := m.depth(); calls != 1 || bytes != 40 {
+			t.Errorf("%d calls of %d bytes are left, want 1 of 40", calls, bytes)
+		}
+		taken := m.take(10, 50)
+		if calls, bytes := m.depth(); len(taken) != 1 || calls != 0 || bytes != 0 {
+			t.Errorf("took %d, %d of %d bytes are left", len(taken), calls, bytes)
 		}
 	})
 }

@@ -92,10 +92,10 @@ func (m *mailbox) take(callsMax int, bytesMax int64) []*call {
 	return taken
 }
 
-func (m *mailbox) depth() int {
+func (m *mailbox) depth() (calls int, bytes int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return len(m.calls)
+	return len(m.calls), m.bytes
 }
 
 func (m *mailbox) wake() {

@@ -118,6 +118,7 @@ func encodeShard(s shard.Status) *coordinatorv1.Shard {
 		LogBytes:       uint64(max(0, s.LogBytes)),
 		StateFileBytes: uint64(max(0, s.StateBytes)),
 		MailboxDepth:   uint32(max(0, s.MailboxDepth)),
+		MailboxBytes:   uint64(max(0, s.MailboxBytes)),
 		Waiters:        uint32(max(0, s.Waiters)),
 		Clock:          durationpb.New(time.Duration(s.Clock)),
 	}

@@ -88,19 +88,19 @@ func (r *Replica) Status() Status {
 	state := r.group.Store().Stats()
 	applied, commit, last := r.group.Indexes()
 	status := Status{
-		Shard:        r.shard,
-		Leader:       r.Leader(),
-		Term:         r.group.Term(),
-		Applied:      applied,
-		Commit:       commit,
-		Last:         last,
-		Clock:        state.Clock.Now,
-		LogBytes:     r.group.LogBytes(),
-		StateBytes:   state.FileBytes,
-		MailboxDepth: r.actor.MailboxDepth(),
-		Waiters:      r.actor.Waiters(),
-		Records:      state.Records,
+		Shard:      r.shard,
+		Leader:     r.Leader(),
+		Term:       r.group.Term(),
+		Applied:    applied,
+		Commit:     commit,
+		Last:       last,
+		Clock:      state.Clock.Now,
+		LogBytes:   r.group.LogBytes(),
+		StateBytes: state.FileBytes,
+		Waiters:    r.actor.Waiters(),
+		Records:    state.Records,
 	}
+	status.MailboxDepth, status.MailboxBytes = r.actor.Mailbox()
 	if earliest, ok := r.group.Store().NextAlarm(); ok {
 		status.HasAlarm, status.NextAlarm = true, earliest.Sub(status.Clock)
 	}

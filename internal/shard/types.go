@@ -38,7 +38,8 @@ type Status struct {
 
 	LogBytes     int64
 	StateBytes   int64
-	MailboxDepth int
+	MailboxDepth int   // calls that wait to be decided
+	MailboxBytes int64 // of their commands
 	Waiters      int
 }
 
