@@ -30,7 +30,7 @@ cluster: build ## Start three nodes on 127.0.0.1:7421-7423, their data in ./clus
 	exec scripts/cluster.sh
 
 test: ## Run all tests under the race detector, in random order (PKG=…, TESTFLAGS=…)
-	go test -race -shuffle=on $(TESTFLAGS) $(PKG)
+	go test -race -shuffle=on -timeout 30m $(TESTFLAGS) $(PKG)
 
 lint: ## Vet and lint the code and the proto files
 	go vet ./...

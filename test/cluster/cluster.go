@@ -191,6 +191,8 @@ func (c *Cluster) Conn(name string) *grpc.ClientConn {
 	conn, err := grpc.NewClient("passthrough:///"+name+clientPort,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(c.Network.Host(ClientHost).Dial),
+		grpc.WithChainUnaryInterceptor(countTries),
+		grpc.WithStatsHandler(pacing{}),
 		// A node that is back is found at once: what is measured is the cluster. One that is
 		// away is not dialed for hours while nobody calls.
 		grpc.WithIdleTimeout(10*time.Second),
