@@ -95,6 +95,9 @@ func (l *walLog) GetLog(index uint64, log *raft.Log) error {
 	if err := l.WAL.GetLog(index, log); err != nil {
 		return err
 	}
+	if log.Index != index { // a length before it is damaged: the WAL counts what it finds
+		return errDamaged
+	}
 	return unseal(log)
 }
 

@@ -19,9 +19,13 @@ import (
 // told again in its outline only.
 var daySeed = flag.Uint64("day-seed", 0, "seed of the simulated day; 0 draws one")
 
+// A cluster that is up costs some seconds of a processor for each idle hour.
+var dayAwake = flag.Bool("day-awake", false, "keep the cluster up for all of the day but an hour")
+
 // day is twenty-four hours in the life of a cluster: bursts of callers, with faults in
-// them, between hours in which hardly anything happens. For one hour of the night all
-// nodes are down, which is a fault like any other.
+// them, between hours in which hardly anything happens. In the night all nodes are down,
+// which is a fault like any other: for one hour with -day-awake, else until 19 hours after
+// the beginning.
 type day struct {
 	t       *testing.T
 	c       *cluster.Cluster
@@ -46,13 +50,21 @@ func TestSimulatedDay(t *testing.T) {
 		d := &day{t: t, c: c, book: newBook(), random: rand.New(rand.NewPCG(seed, 0)), kept: map[string]uint64{}, faults: map[string]int{}}
 		began := time.Now()
 		d.callers.Go(func() { d.longReservation(8 * time.Hour) })
+		least, most := 30*time.Minute, 90*time.Minute
+		if *dayAwake {
+			least, most = 2*time.Hour, 3*time.Hour
+		}
 		for range 5 {
-			time.Sleep(d.between(2*time.Hour, 3*time.Hour))
+			time.Sleep(d.between(least, most))
 			d.burst()
 		}
-		d.night(time.Now().Add(time.Hour))
+		morning := began.Add(19 * time.Hour)
+		if *dayAwake {
+			morning = time.Now().Add(time.Hour)
+		}
+		d.night(morning)
 		for time.Since(began) < 24*time.Hour {
-			time.Sleep(d.between(2*time.Hour, 3*time.Hour))
+			time.Sleep(d.between(least, most))
 			d.burst()
 		}
 		d.callers.Wait()
