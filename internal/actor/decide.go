@@ -89,7 +89,6 @@ func (a *Actor) decide(tx *store.Tx, next *proposal, c *call, now time.Time) {
 			return
 		}
 		next.commands = append(next.commands, c)
-		next.bytes += c.bytes
 		return
 	}
 	answer := decision.Answer

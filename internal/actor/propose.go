@@ -20,7 +20,6 @@ type proposal struct {
 	whenDone    func()  // run by the loop at its end, whatever that is
 
 	term       uint64
-	bytes      int64
 	proposedAt time.Time
 	expiresAt  time.Time
 	expired    bool // the callers have been told that the outcome is unknown
