@@ -29,6 +29,14 @@ const tailBytes = 16 << 10
 // node.
 func New(t testing.TB, programs Programs, count int, more ...string) *Cluster {
 	t.Helper()
+	return NewBehind(t, programs, count, nil, more...)
+}
+
+// NewBehind is [New] for nodes whose peer ports are reached through something in
+// between: behind is told a node's name and where its peer port listens, and returns the
+// host:port that all nodes have for it in --peers. Nil stands for nothing in between.
+func NewBehind(t testing.TB, programs Programs, count int, behind func(name, listens string) (string, error), more ...string) *Cluster {
+	t.Helper()
 	c := &Cluster{Programs: programs}
 	dir := t.TempDir()
 	free := ports{given: make(map[int]bool)}
@@ -57,12 +65,21 @@ func New(t testing.TB, programs Programs, count int, more ...string) *Cluster {
 		}
 		n.conn = conn
 		c.Nodes = append(c.Nodes, n)
-		peers = append(peers, name+"="+n.Peer)
+		reached := n.Peer
+		if behind != nil {
+			if reached, err = behind(name, n.Peer); err != nil {
+				t.Fatal(err)
+			}
+		}
+		peers = append(peers, name+"="+reached)
 	}
 	for _, n := range c.Nodes {
 		n.arguments = append([]string{"--node-id", n.Name, "--data-dir", n.Dir, "--listen", n.Client}, more...)
 		if count > 1 {
 			n.arguments = append(n.arguments, "--peers", strings.Join(peers, ","))
+		}
+		if behind != nil {
+			n.arguments = append(n.arguments, "--peer-listen", n.Peer)
 		}
 	}
 	t.Cleanup(func() { c.end(t) })

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -32,8 +33,9 @@ type Node struct {
 	output    string // a file
 	conn      *grpc.ClientConn
 
-	mu   sync.Mutex
-	life *life // nil while it is down
+	mu        sync.Mutex
+	variables []string // of its environment, beside those of the test
+	life      *life    // nil while it is down
 }
 
 // life is one process.
@@ -47,6 +49,20 @@ var ErrRunning = errors.New("the node is not in the state for that")
 
 // Conn returns the connection to the node's gRPC services, which outlives its processes.
 func (n *Node) Conn() *grpc.ClientConn { return n.conn }
+
+// Use makes the next life one of another program, with more variables in its environment
+// (NAME=value). "" stands for the program that it has.
+func (n *Node) Use(program string, variables ...string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if program != "" {
+		n.program = program
+	}
+	n.variables = append(n.variables, variables...)
+}
+
+// Arguments returns what the process is started with.
+func (n *Node) Arguments() []string { return slices.Clone(n.arguments) }
 
 // Start starts the process and does not wait for what it does. More arguments come after
 // the node's own.
@@ -64,7 +80,7 @@ func (n *Node) Start(more ...string) error {
 	started := &life{command: exec.CommandContext(context.Background(), n.program, append(n.arguments[:len(n.arguments):len(n.arguments)], more...)...), ended: make(chan struct{})}
 	started.command.Stdout, started.command.Stderr = out, out
 	started.command.SysProcAttr = attributes()
-	started.command.Env = environment()
+	started.command.Env = append(environment(), n.variables...)
 	if err := started.command.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", n.Name, err)
 	}
