@@ -27,6 +27,8 @@ type cluster struct {
 	groups  map[string]*Group
 	// flushInterval of the states; 0 is the default.
 	flushInterval time.Duration
+	// fatal is told what is fatal; nil fails the test.
+	fatal func(name string, err error)
 }
 
 func newCluster(t *testing.T, base string, names ...string) *cluster {
@@ -42,10 +44,14 @@ func newCluster(t *testing.T, base string, names ...string) *cluster {
 func (c *cluster) config(name string) GroupConfig {
 	state := storeConfig("")
 	state.FlushInterval = c.flushInterval
+	fatal := c.fatal
+	if fatal == nil {
+		fatal = func(name string, err error) { c.t.Errorf("%s: fatal: %v", name, err) }
+	}
 	return GroupConfig{
 		Dir: filepath.Join(c.base, name), Identification: testIdentification, Create: true,
 		Self: raft.ServerID(name), Layer: c.network.layer(raft.ServerAddress(name)), Timing: c.timing,
-		Logger: discard(), Fatal: func(err error) { c.t.Errorf("%s: fatal: %v", name, err) },
+		Logger: discard(), Fatal: func(err error) { fatal(name, err) },
 		Store: state, limits: c.limits,
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/hashicorp/raft"
@@ -46,8 +47,8 @@ func fillLog(t *testing.T, l *logStore, last uint64) {
 }
 
 // Whatever bit of the log's files is flipped, no entry is ever read that was not stored:
-// the log does not open, the entry is refused and the replica stops, or the end of the
-// log is gone, as after a write that was torn.
+// the log does not open, or the entry is refused and the replica stops. That holds for
+// the end of the log, which the WAL alone would drop as a write that was torn.
 func TestAFlippedBitIsNeverReadAsAnEntry(t *testing.T) {
 	const last = 40
 	pristine := t.TempDir()
@@ -71,7 +72,7 @@ func TestAFlippedBitIsNeverReadAsAnEntry(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	refused, cut := 0, 0
+	refused := 0
 	for range 60 {
 		at, bit := random.IntN(used), byte(1)<<random.IntN(8)
 		dir := t.TempDir()
@@ -92,8 +93,8 @@ func TestAFlippedBitIsNeverReadAsAnEntry(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if end < last {
-			cut++
+		if end != last {
+			t.Errorf("bit %d of byte %d: the log ends at %d, and what was synced is gone without a word", bit, at, end)
 		}
 		for index := uint64(1); index <= end; index++ {
 			var entry raft.Log
@@ -117,9 +118,151 @@ func TestAFlippedBitIsNeverReadAsAnEntry(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	t.Logf("of 60 damaged logs %d were refused, and the end of %d was gone", refused, cut)
+	t.Logf("of 60 damaged logs %d were refused", refused)
 	if refused == 0 {
 		t.Error("no damage was noticed: the test damages nothing")
+	}
+}
+
+// The end that is noted is what tells a damaged end from one that was torn.
+func TestTheEndOfTheLogIsRemembered(t *testing.T) {
+	const last = 10
+	pristine := t.TempDir()
+	l, _, err := testLog(t, pristine, 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fillLog(t, l, last-1)
+	note, err := os.ReadFile(filepath.Join(pristine, endName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.StoreLog(&raft.Log{Index: last, Term: 2, Data: entryData(last)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.close(); err != nil {
+		t.Fatal(err)
+	}
+	flipped := func(content []byte, at int) []byte {
+		content = bytes.Clone(content)
+		content[at] ^= 4
+		return content
+	}
+	segments, _ := filepath.Glob(filepath.Join(pristine, "*.wal"))
+	segment := filepath.Base(segments[0])
+	whole, err := os.ReadFile(segments[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	inLast := bytes.LastIndex(whole, entryData(last))
+	newer, err := os.ReadFile(filepath.Join(pristine, endName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name string
+		put  map[string][]byte // nil is a file that is gone
+		want string            // of the error; "" is none
+		end  uint64
+	}{
+		{name: "as it was", end: last},
+		{name: "the last entry is damaged", put: map[string][]byte{segment: flipped(whole, inLast)}, want: "entry 10 had been synced"},
+		// A crash before the end was noted: an entry that nobody was told of may be gone...
+		{name: "the last write is torn", put: map[string][]byte{segment: flipped(whole, inLast), endName: note}, end: last - 1},
+		// ...or there.
+		{name: "the last end is not noted", put: map[string][]byte{endName: note}, end: last},
+		{name: "the note is gone", put: map[string][]byte{endName: nil}, want: endName},
+		{name: "the note is empty", put: map[string][]byte{endName: {}}, want: endName},
+		{name: "the note is damaged", put: map[string][]byte{endName: flipped(newer, 5)}, want: endName},
+		{name: "the note is of another log", put: map[string][]byte{endName: chainEnd{index: 4, hash: 5}.encode()}, want: "entry 4 is not the one"},
+		{name: "the note is of a longer log", put: map[string][]byte{endName: chainEnd{index: 11, hash: 5}.encode()}, want: "entry 11 had been synced"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.CopyFS(dir, os.DirFS(pristine)); err != nil {
+				t.Fatal(err)
+			}
+			for name, content := range test.put {
+				err := os.Remove(filepath.Join(dir, name))
+				if content != nil {
+					err = os.WriteFile(filepath.Join(dir, name), content, 0o600)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			for range 2 { // refused once, refused again
+				l, fatal, err := testLog(t, dir, 0, 0)
+				if test.want != "" {
+					if err == nil || !strings.Contains(err.Error(), test.want) {
+						t.Fatalf("error %v, want one of %q", err, test.want)
+					}
+					continue
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if end, err := l.LastIndex(); err != nil || end != test.end || len(*fatal) > 0 {
+					t.Errorf("ends at %d, want %d: %v %v", end, test.end, err, *fatal)
+				}
+				// And goes on from there.
+				test.end++
+				if err := l.StoreLog(&raft.Log{Index: test.end, Term: 3}); err != nil {
+					t.Error(err)
+				}
+				if err := l.close(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// Another term's entries in place of the end, and a log that begins behind a state, are
+// noted like any other end.
+func TestTheEndIsRememberedThroughCuts(t *testing.T) {
+	dir := t.TempDir()
+	next := uint64(11)
+	for round, cut := range []struct{ first, last, then uint64 }{
+		{8, 10, 8},   // a new leader overrules the end
+		{1, 4, 0},    // the beginning is in the state
+		{5, 40, 200}, // a state was installed
+	} {
+		l, fatal, err := testLog(t, dir, 0, 0)
+		if err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		if round == 0 {
+			fillLog(t, l, 10)
+		}
+		last, err := l.LastIndex()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.DeleteRange(cut.first, min(cut.last, last)); err != nil {
+			t.Fatal(err)
+		}
+		if cut.then > 0 {
+			next = cut.then
+		}
+		for range 10 {
+			if err := l.StoreLog(&raft.Log{Index: next, Term: uint64(round + 3), Data: entryData(next)}); err != nil {
+				t.Fatal(err)
+			}
+			next++
+		}
+		if err := l.close(); err != nil || len(*fatal) > 0 {
+			t.Fatalf("round %d: %v %v", round, err, *fatal)
+		}
+	}
+	l, _, err := testLog(t, dir, 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, firstErr := l.FirstIndex()
+	last, lastErr := l.LastIndex()
+	if err := errors.Join(firstErr, lastErr); err != nil || first != 200 || last != 209 {
+		t.Errorf("the log goes from %d to %d, want 200 to 209: %v", first, last, err)
 	}
 }
 

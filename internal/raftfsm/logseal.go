@@ -16,23 +16,20 @@ import (
 // (The WAL would take a codec of ours for this. But v0.4.0 marks every file with the
 // number of its own, and then refuses to open them for any other.)
 
-// errDamaged says that an entry is not what was stored.
+// errDamaged says that something is not what was stored.
 var errDamaged = errors.New("it is damaged: its checksum does not match")
 
 const sealBytes = crc32.Size
 
-// sealed returns copies of the entries with their seals. Raft's own are left as they are:
-// it reads them at the same time.
-func sealed(logs []*raft.Log) []*raft.Log {
-	copies, pointers := make([]raft.Log, len(logs)), make([]*raft.Log, len(logs))
-	for i, log := range logs {
-		copies[i] = *log
-		extensions := make([]byte, 0, len(log.Extensions)+sealBytes)
-		extensions = append(extensions, log.Extensions...)
-		copies[i].Extensions = binary.BigEndian.AppendUint32(extensions, checksum(log))
-		pointers[i] = &copies[i]
-	}
-	return pointers
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// seal returns a copy of the entry as it is stored: with a link, and sealed. Raft's own
+// is left as it is.
+func seal(log *raft.Log, to link) *raft.Log {
+	stored := *log
+	stored.Extensions = to.encode()
+	stored.Extensions = binary.BigEndian.AppendUint32(stored.Extensions, checksum(&stored))
+	return &stored
 }
 
 // unseal checks an entry that was read, and takes its seal off.
@@ -46,21 +43,20 @@ func unseal(log *raft.Log) error {
 	if checksum(log) != seal {
 		return errDamaged
 	}
-	if end == 0 {
-		log.Extensions = nil
-	}
 	return nil
 }
 
-// checksum covers what the entry is, and where it stands in the log.
+// checksum covers all of an entry.
 func checksum(log *raft.Log) uint32 {
+	return crc32.Update(contentChecksum(log), castagnoli, log.Extensions)
+}
+
+// contentChecksum covers what the entry is, and where it stands in the log.
+func contentChecksum(log *raft.Log) uint32 {
 	var head [3*8 + 1]byte
 	binary.BigEndian.PutUint64(head[0:], log.Index)
 	binary.BigEndian.PutUint64(head[8:], log.Term)
 	binary.BigEndian.PutUint64(head[16:], uint64(len(log.Data)))
 	head[24] = byte(log.Type)
-	table := crc32.MakeTable(crc32.Castagnoli)
-	sum := crc32.Checksum(head[:], table)
-	sum = crc32.Update(sum, table, log.Data)
-	return crc32.Update(sum, table, log.Extensions)
+	return crc32.Update(crc32.Checksum(head[:], castagnoli), castagnoli, log.Data)
 }

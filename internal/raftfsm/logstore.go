@@ -56,7 +56,11 @@ func openWAL(dir string, open logOpening) (opened durableLog, files *segmentFile
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("log %s: %w", dir, err), meta.Close())
 	}
-	return &walLog{WAL: log, meta: meta}, files, nil
+	chained, err := chain(dir, log, meta, open.there)
+	if err != nil {
+		return nil, nil, errors.Join(err, log.Close(), meta.Close())
+	}
+	return chained, files, nil
 }
 
 // checkIndex looks at the WAL's own index before the WAL does, which makes it anew
@@ -77,18 +81,132 @@ func checkIndex(dir string, there bool) error {
 	return nil
 }
 
-// walLog is a WAL whose entries are sealed, and that closes its metadata with it, which
-// the WAL itself leaves open and locked.
+// walLog is a WAL whose entries are linked and sealed, whose end is remembered, and that
+// closes its metadata with it, which the WAL itself leaves open and locked.
 type walLog struct {
 	*wal.WAL
-	meta *metadb.BoltMetaDB
+	meta    *metadb.BoltMetaDB
+	endFile *endFile
+
+	// end is the log's. Raft appends and cuts the end off in one goroutine; it cuts the
+	// beginning in another, which changes nothing here.
+	mu  sync.Mutex
+	end chainEnd
+}
+
+// chain takes up an opened WAL where it ends. It returns an error where that is not
+// where it ended when it was written last.
+func chain(dir string, log *wal.WAL, meta *metadb.BoltMetaDB, there bool) (*walLog, error) {
+	last, err := log.LastIndex()
+	if err != nil {
+		return nil, fmt.Errorf("log %s: %w", dir, err)
+	}
+	file, noted, err := openEnd(dir, !there && last == 0)
+	if err != nil {
+		return nil, err
+	}
+	l := &walLog{WAL: log, meta: meta, endFile: file}
+	if err := l.takeUp(last, noted); err != nil {
+		return nil, errors.Join(fmt.Errorf("log %s: %w", dir, err), file.close())
+	}
+	return l, nil
+}
+
+// takeUp finds the end, and compares what the log holds with the end that was noted.
+func (l *walLog) takeUp(last uint64, noted chainEnd) error {
+	if last < noted.index {
+		return fmt.Errorf("%w: it ends at entry %d, and entry %d had been synced; "+
+			"its end is damaged, or a file was lost or put back", ErrDiverged, last, noted.index)
+	}
+	if last == 0 {
+		return nil
+	}
+	first, err := l.FirstIndex()
+	if err != nil {
+		return err
+	}
+	if noted.index >= first {
+		at, err := l.linkAt(noted.index)
+		if err != nil {
+			return err
+		}
+		if at.hash != noted.hash {
+			return fmt.Errorf("%w: entry %d is not the one that had been synced; a file was put back", ErrDiverged, noted.index)
+		}
+	}
+	at, err := l.linkAt(last)
+	if err != nil {
+		return err
+	}
+	l.end = chainEnd{index: last, hash: at.hash}
+	return nil
+}
+
+// linkAt returns the link of an entry of the log.
+func (l *walLog) linkAt(index uint64) (link, error) {
+	var entry raft.Log
+	if err := l.GetLog(index, &entry); err != nil {
+		return link{}, fmt.Errorf("entry %d: %w", index, err)
+	}
+	return decodeLink(entry.Extensions)
 }
 
 // StoreLog implements raft.LogStore.
 func (l *walLog) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft.Log{log}) }
 
-// StoreLogs implements raft.LogStore.
-func (l *walLog) StoreLogs(logs []*raft.Log) error { return l.WAL.StoreLogs(sealed(logs)) }
+// StoreLogs implements raft.LogStore. An error that wraps errContradiction or errLink is
+// about the entries; nothing has been stored.
+func (l *walLog) StoreLogs(logs []*raft.Log) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	end, stored := l.end, make([]*raft.Log, len(logs))
+	for i, log := range logs {
+		next, to, err := end.after(log)
+		if err != nil {
+			return fmt.Errorf("entry %d of term %d: %w", log.Index, log.Term, err)
+		}
+		end, stored[i] = next, seal(log, to)
+	}
+	if err := l.WAL.StoreLogs(stored); err != nil {
+		return err
+	}
+	l.end = end
+	return l.endFile.write(end)
+}
+
+// DeleteRange implements raft.LogStore.
+func (l *walLog) DeleteRange(first, last uint64) error {
+	end, err := l.LastIndex()
+	if err != nil {
+		return err
+	}
+	if last >= end {
+		if err := l.cutBack(first); err != nil {
+			return err
+		}
+	}
+	return l.WAL.DeleteRange(first, last)
+}
+
+// cutBack notes the end that the log will have without the entries from one on.
+func (l *walLog) cutBack(from uint64) error {
+	first, err := l.FirstIndex()
+	if err != nil {
+		return err
+	}
+	left := chainEnd{}
+	if from > first {
+		at, err := l.linkAt(from - 1)
+		if err != nil {
+			return err
+		}
+		left = chainEnd{index: from - 1, hash: at.hash}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.end = left
+	return l.endFile.lower(left)
+}
 
 // GetLog implements raft.LogStore.
 func (l *walLog) GetLog(index uint64, log *raft.Log) error {
@@ -101,12 +219,14 @@ func (l *walLog) GetLog(index uint64, log *raft.Log) error {
 	return unseal(log)
 }
 
-// Close closes log and metadata.
-func (l *walLog) Close() error { return errors.Join(l.WAL.Close(), l.meta.Close()) }
+// Close closes log, metadata and the file that remembers the end.
+func (l *walLog) Close() error {
+	return errors.Join(l.WAL.Close(), l.meta.Close(), l.endFile.close())
+}
 
 // logStore is the log as raft uses it: watched, closed only when nobody is in a call,
-// and fatal on a failed write, on an entry that cannot be read back, and on a cut that
-// would take back what the state has applied.
+// and fatal on a failed write, on an entry that cannot be read back, on a cut that would
+// take back what the state has applied, and on a leader that contradicts the log.
 //
 // A write that has failed may have reached the disk or not, and the kernel may
 // report a later sync as good; raft would go on as a follower that can never store
@@ -233,6 +353,43 @@ func (l *logStore) contradiction(first, last uint64) error {
 	return fmt.Errorf("%w: the leader's log says otherwise from entry %d on, and the state has applied %d; "+
 		"a majority has lost what it had acknowledged (was a data directory lost, or an older copy put back?)",
 		ErrDiverged, first, applied)
+}
+
+// accept looks at what a leader sends before raft does. Raft takes an entry that it has
+// already, by index and term, for the same one, and skips it: [contradicts].
+func (l *logStore) accept(request *raft.AppendEntriesRequest) error {
+	if len(request.Entries) == 0 {
+		return nil
+	}
+	first, err := l.FirstIndex()
+	if err != nil {
+		return err
+	}
+	last, err := l.LastIndex()
+	if err != nil {
+		return err
+	}
+	for _, sent := range request.Entries {
+		if _, err := decodeLink(sent.Extensions); err != nil {
+			return fmt.Errorf("entry %d of term %d: %w", sent.Index, sent.Term, err)
+		}
+		if sent.Index < first || sent.Index > last {
+			continue
+		}
+		var stored raft.Log
+		switch err := l.GetLog(sent.Index, &stored); {
+		case errors.Is(err, raft.ErrLogNotFound): // cut meanwhile
+			continue
+		case err != nil:
+			return err
+		}
+		if err := contradicts(sent, &stored); err != nil {
+			err = fmt.Errorf("entry %d of term %d: %w", sent.Index, sent.Term, err)
+			l.fatal(err)
+			return err
+		}
+	}
+	return nil
 }
 
 // IsMonotonic implements [raft.MonotonicLogStore]: there are no gaps, so raft empties

@@ -92,7 +92,7 @@ func (g *Group) open() error {
 		return err
 	}
 	g.fsm = &fsm{store: g.store, snapshots: snapshots, fatal: g.cfg.Fatal}
-	g.transport = newTransport(&g.cfg, logger)
+	g.transport = newTransport(&g.cfg, logger, g.log.accept)
 	g.raft, err = g.start(snapshots, logger)
 	if err != nil {
 		return err

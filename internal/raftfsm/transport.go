@@ -15,7 +15,7 @@ import (
 const connectionsKept = 3
 
 // transport is raft's network transport, with a memory of what the followers have
-// acknowledged and four differences:
+// acknowledged and five differences:
 //
 //   - There is no pipelining: a pipeline to a slow follower can wedge for good after
 //     one failed append.
@@ -25,10 +25,15 @@ const connectionsKept = 3
 //     later one winning: a term could go back after a vote in a higher one.
 //   - An AppendEntries that failed returns only when the follower can be reached, see
 //     [transport.hold].
+//   - What contradicts the log goes no further, see [logStore.accept].
 //   - Close closes the idle connections, too.
 type transport struct {
 	*raft.NetworkTransport
 	acknowledged *acknowledgements
+
+	// accept looks at what a leader sends; what it returns an error for is answered
+	// with that and goes no further.
+	accept func(*raft.AppendEntriesRequest) error
 
 	// raft is nil until it runs. Until then there is no fast path.
 	raft atomic.Pointer[raft.Raft]
@@ -49,8 +54,9 @@ var (
 	_ raft.WithClose   = (*transport)(nil)
 )
 
-func newTransport(cfg *GroupConfig, logger hclog.Logger) *transport {
+func newTransport(cfg *GroupConfig, logger hclog.Logger, accept func(*raft.AppendEntriesRequest) error) *transport {
 	t := &transport{
+		accept:       accept,
 		acknowledged: newAcknowledgements(),
 		consumer:     make(chan raft.RPC),
 		closing:      make(chan struct{}),
@@ -107,6 +113,12 @@ func (t *transport) forward() {
 }
 
 func (t *transport) deliver(rpc raft.RPC) bool {
+	if request, ok := rpc.Command.(*raft.AppendEntriesRequest); ok {
+		if err := t.accept(request); err != nil {
+			rpc.Respond(nil, err)
+			return true
+		}
+	}
 	select {
 	case t.consumer <- rpc:
 		return true

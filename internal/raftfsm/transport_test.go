@@ -94,10 +94,10 @@ func TestAcknowledgements(t *testing.T) {
 func TestHeartbeatsThatChangeSomethingWaitForTheMainLoop(t *testing.T) {
 	n := newNetwork()
 	cfg := GroupConfig{Self: "a", Layer: n.layer("a"), Timing: DefaultTiming()}
-	receiver := newTransport(&cfg, newSlogAdapter(discard()))
+	receiver := newTransport(&cfg, newSlogAdapter(discard()), acceptAll)
 	defer receiver.Close()
 	from := GroupConfig{Self: "b", Layer: n.layer("b"), Timing: DefaultTiming()}
-	sender := newTransport(&from, newSlogAdapter(discard()))
+	sender := newTransport(&from, newSlogAdapter(discard()), acceptAll)
 	defer sender.Close()
 
 	node := &raft.Raft{} // a follower in term 0
@@ -173,3 +173,6 @@ func TestTheAddressBookKnowsItself(t *testing.T) {
 		t.Error("c is known")
 	}
 }
+
+// acceptAll is for transports without a log.
+func acceptAll(*raft.AppendEntriesRequest) error { return nil }

@@ -1,0 +1,160 @@
+package raftfsm
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// Links decide by content: the same entries make the same chain, anything else another.
+func TestLinks(t *testing.T) {
+	first := &raft.Log{Index: 1, Term: 2, Data: []byte("first")}
+	second := &raft.Log{Index: 2, Term: 2, Data: []byte("second")}
+	start, one, err := chainEnd{}.after(first)
+	if err != nil || one.kind != linkOn {
+		t.Fatalf("%+v, %v", one, err)
+	}
+	_, two, err := start.after(second)
+	if err != nil || two.kind != linkOn || two == one {
+		t.Fatalf("%+v, %v", two, err)
+	}
+	sent := func(log *raft.Log, to link) *raft.Log {
+		copied := *log
+		copied.Extensions = to.encode()
+		return &copied
+	}
+	other := &raft.Log{Index: 1, Term: 2, Data: []byte("another first")}
+	otherStart, otherOne, _ := chainEnd{}.after(other)
+	_, anew, _ := chainEnd{}.after(second)
+	if anew.kind != linkAnew {
+		t.Errorf("a link behind nothing is of kind %d", anew.kind)
+	}
+	for _, test := range []struct {
+		name string
+		end  chainEnd
+		sent *raft.Log
+		want error
+	}{
+		{"the next entry", start, sent(second, two), nil},
+		{"the next entry of another log", otherStart, sent(second, two), errContradiction},
+		{"behind an installed state", chainEnd{}, sent(second, two), nil},
+		{"a new chain behind an installed state", chainEnd{}, sent(second, anew), nil},
+		{"a new chain behind a log", start, sent(second, anew), nil},
+		{"a new chain that is not the entry's", start, sent(second, link{linkAnew, 5}), errLink},
+		{"no kind", start, &raft.Log{Index: 2, Term: 2, Extensions: make([]byte, linkBytes)}, errLink},
+		{"too short", start, &raft.Log{Index: 2, Term: 2, Extensions: []byte{1}}, errLink},
+	} {
+		end, _, err := test.end.after(test.sent)
+		if !errors.Is(err, test.want) || (test.want == nil) != (err == nil) {
+			t.Errorf("%s: error %v, want %v", test.name, err, test.want)
+		}
+		if err != nil && end != test.end {
+			t.Errorf("%s: the end moved to %+v", test.name, end)
+		}
+	}
+	for _, test := range []struct {
+		name         string
+		sent, stored *raft.Log
+		want         error
+	}{
+		{"the same", sent(first, one), sent(first, one), nil},
+		{"of another term", sent(&raft.Log{Index: 1, Term: 3}, otherOne), sent(first, one), nil},
+		{"another entry", sent(other, otherOne), sent(first, one), errContradiction},
+		{"another content behind the same link", sent(other, one), sent(first, one), errContradiction},
+		{"the same behind another log", sent(second, otherOne), sent(second, two), errContradiction},
+		{"without a link", first, sent(first, one), errLink},
+	} {
+		if err := contradicts(test.sent, test.stored); !errors.Is(err, test.want) || (test.want == nil) != (err == nil) {
+			t.Errorf("%s: error %v, want %v", test.name, err, test.want)
+		}
+	}
+}
+
+// A majority is put back to older copies, and wins the same term a second time. The
+// third, which was not put back, has entries of the first time: shorter, as long or
+// longer than the new ones. Raft takes them for the same.
+func TestAMajorityThatWasPutBackIsNotFollowed(t *testing.T) {
+	for _, kept := range []int{1, 20, 60} {
+		t.Run(fmt.Sprint(kept, " entries"), func(t *testing.T) {
+			base := t.TempDir()
+			synctest.Test(t, func(t *testing.T) { putBack(t, base, kept) })
+		})
+	}
+}
+
+func putBack(t *testing.T, base string, kept int) {
+	c := newCluster(t, base, "a", "b", "c")
+	stopped := make(map[string]error)
+	var mu sync.Mutex
+	c.fatal = func(name string, err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		stopped[name] = err
+	}
+	c.start("a", "b", "c")
+	c.admit(c.leader(), 0, 10)
+	c.agree()
+	c.stopAll()
+	for _, name := range []string{"a", "b"} {
+		copyTree(t, filepath.Join(base, name), filepath.Join(base, "old", name))
+	}
+
+	c.start("a", "b", "c")
+	g := c.leader()
+	term := g.Term()
+	c.admit(g, 100, 100+kept)
+	c.agree()
+	c.stopAll()
+
+	// The same term again: it takes a few tries where two stand for election at once.
+	for try := 0; ; try++ {
+		for _, name := range []string{"a", "b"} {
+			if err := replaceTree(filepath.Join(base, "old", name), filepath.Join(base, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.start("a", "b")
+		g = c.leader()
+		if g.Term() == term {
+			break
+		}
+		if try == 50 {
+			t.Fatalf("term %d was not won a second time", term)
+		}
+		c.stop("a", "b")
+	}
+	c.admit(g, 200, 220)
+	c.agree()
+	c.start("c")
+	for range 100 {
+		mu.Lock()
+		n := len(stopped)
+		mu.Unlock()
+		if n > 0 {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	c.stopAll()
+	mu.Lock()
+	defer mu.Unlock()
+	if len(stopped) == 0 {
+		t.Error("nobody has noticed")
+	}
+	for name, err := range stopped {
+		if !errors.Is(err, ErrDiverged) || !strings.Contains(err.Error(), filepath.Join(base, name)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(base, "c", stateName)); err != nil {
+		t.Error(err)
+	}
+}
