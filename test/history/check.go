@@ -57,7 +57,8 @@ func Check(events []Event) []Violation {
 		if e.Kind == Granted && !e.Unknown {
 			shards[e.Shard] = append(shards[e.Shard], e)
 		}
-		keys[e.Key] = append(keys[e.Key], e)
+		id := e.Identity()
+		keys[id] = append(keys[id], e)
 	}
 	for _, number := range sorted(shards) {
 		c.fences(shards[number])
@@ -89,7 +90,7 @@ func (c *checker) fences(grants []Event) {
 	fence := make(map[Attempt]Event)
 	first := grants[:0:0] // an attempt's first answer; a repeated grant is older than its call
 	for _, g := range byAnswer {
-		if other, ok := owner[g.Fence]; ok && (other.Attempt != g.Attempt || other.Key != g.Key) {
+		if other, ok := owner[g.Fence]; ok && (other.Attempt != g.Attempt || other.Identity() != g.Identity()) {
 			c.report(RepeatedFence, "shard %d: %v; %v", g.Shard, other, g)
 		}
 		owner[g.Fence] = g

@@ -20,10 +20,16 @@ const (
 	Committed             // the owner's commit is acknowledged
 	Released              // the owner's release is acknowledged
 	Extended              // the owner's extension is acknowledged
-	Refused               // the owner's call was refused, for Reason
+	Refused               // the call was refused, for Reason
+	InDoubt               // the key is in doubt: nobody is admitted
+	Resolved              // the settlement is acknowledged
+	Purged                // the purge is acknowledged
 )
 
-var kindNames = [...]string{"granted", "pending", "replayed", "free", "missing", "ended", "committed", "released", "extended", "refused"}
+var kindNames = [...]string{
+	"granted", "pending", "replayed", "free", "missing", "ended", "committed", "released", "extended", "refused",
+	"in doubt", "resolved", "purged",
+}
 
 // String returns the kind's name.
 func (k Kind) String() string { return kindNames[k] }
@@ -38,6 +44,19 @@ const (
 	EndLapsed
 )
 
+// State is what a read of the record showed.
+type State uint8
+
+// The states. StateUnrecorded is for readers that kept the kind only.
+const (
+	StateUnrecorded State = iota
+	StatePending
+	StateLapsed
+	StateInDoubt
+	StateCommitted
+	StateReleased
+)
+
 // Attempt names one call of Reserve.
 type Attempt [16]byte
 
@@ -45,33 +64,96 @@ type Attempt [16]byte
 type Digest [32]byte
 
 // Event is one call as its caller saw it.
+//
+// A field that was not recorded is zero, and is then held against nobody: the checks
+// know only what they are told.
 type Event struct {
-	Kind  Kind
-	Key   string
-	Shard int
+	Kind Kind
+	// Namespace, Principal, Operation and Key are the identity. Whoever has one name
+	// for all four leaves the first three empty.
+	Namespace, Principal, Operation, Key string
+	Shard                                int
 
 	// Sent is when the first try was sent, Answered when the answer came.
 	Sent, Answered time.Duration
+	// LastSent is when the try was sent that was answered; 0: not recorded, it may be
+	// as early as Sent.
+	LastSent time.Duration
+	// Tries is how often the call may have been delivered, but for deliveries that were
+	// answered "not applied"; 0: not recorded, any number. Each delivery but the answered
+	// one may be carried out at any time after Sent, even after Answered.
+	Tries int
 	// Unknown: no try was answered with the truth. The call may have been carried
 	// out at any time after Sent, and Kind is what it would have been told.
 	Unknown bool
 
-	Attempt  Attempt // the caller's; zero for Get
-	Fence    uint64  // Granted
-	Number   uint32  // Granted: of this attempt; Pending, Free: of the holder
-	Previous End     // Granted
+	Attempt Attempt // the caller's, or that of the owner's token; zero for Get, Resolve and Purge
+	// Fence is what was granted, or shown by Get; for an owner's call that of its token;
+	// for a Purge by fence the fence it named.
+	Fence    uint64
+	Number   uint32 // Granted: of this attempt; Pending, Free, and others where shown: of the holder
+	Previous End    // Granted
 	// PreviousFence is the fence of the attempt before. Granted.
 	PreviousFence uint64
 	// Deadline is until when nobody else may be admitted. Granted, Extended.
 	Deadline time.Duration
-	Response Digest // Committed, Replayed; Refused if it was a commit
+	Response Digest // Committed, Replayed, Resolved as applied; Refused if it was one of these
 	Reason   string // Refused
-	Call     Kind   // Refused: Committed, Released or Extended, what was asked for
+	Call     Kind   // Refused: what was asked for: Granted, Committed, Released, Extended, Resolved or Purged
+
+	// TTL is the pending_ttl that was asked for, Retention the retention; where the
+	// default was asked for, that. Granted, Extended; Granted, Committed.
+	TTL, Retention time.Duration
+	Hold           bool   // Reserve with on_lapse = HOLD
+	Fingerprint    string // Reserve
+	Owner          string // Reserve: the owner it named
+	// Holder is the owner of the record as it was shown. Pending, InDoubt, Get.
+	Holder string
+	// Repeated and Late are what the answer said. Granted, Committed, Released. False
+	// counts as said only where Tries is recorded.
+	Repeated, Late bool
+	// Note is the reason of a Release or a settlement as not applied; Granted: the reason
+	// of the release before, as told.
+	Note     string
+	State    State  // Get: what it showed
+	Revision uint64 // Get: as shown; Resolved, Purged: the one that was named
+	Applied  bool   // Resolved: settled as applied
+	Force    bool   // Purged
+}
+
+// Identity names the record an event is about: equal for two events exactly if all four
+// parts are.
+func (e *Event) Identity() string {
+	if e.Namespace == "" && e.Principal == "" && e.Operation == "" {
+		return e.Key
+	}
+	return fmt.Sprintf("%q %q %q %q", e.Namespace, e.Principal, e.Operation, e.Key)
+}
+
+// Asked returns what the call was for, as the kind of its success; false for a read of the
+// record. Reserve is Granted.
+func (e *Event) Asked() (Kind, bool) {
+	switch e.Kind {
+	case Refused:
+		return e.Call, true
+	case Committed, Released, Extended, Resolved, Purged, Granted, Ended:
+		return e.Kind.asked(), true
+	default:
+		return Granted, e.Attempt != Attempt{}
+	}
+}
+
+// asked returns what the kind answers.
+func (k Kind) asked() Kind {
+	if k == Ended {
+		return Granted
+	}
+	return k
 }
 
 // String shows the event in a violation.
 func (e Event) String() string {
-	text := fmt.Sprintf("%s %s %x [%v, %v]", e.Kind, e.Key, e.Attempt[:4], e.Sent, e.Answered)
+	text := fmt.Sprintf("%s %s %x [%v, %v]", e.Kind, e.Identity(), e.Attempt[:4], e.Sent, e.Answered)
 	if e.Unknown {
 		text += " unknown"
 	}
