@@ -25,9 +25,10 @@ const (
 	pingTimeout = 5 * time.Second
 	// messageBytesMax is the largest message that a node takes.
 	messageBytesMax = 2 << 20
-	// backgroundMost bounds how many reservations are given back at a time behind the
-	// scenes.
-	backgroundMost = 64
+	// givingBackMost bounds how many reservations are given back behind the scenes at a time,
+	// and givenBackMost how many wait for that.
+	givingBackMost = 64
+	givenBackMost  = 4096
 )
 
 // Client speaks to one cluster. It may be used by several goroutines at once, and one
@@ -42,7 +43,8 @@ type Client struct {
 	mu         sync.Mutex // guards closed, and background's growth against Close
 	closed     bool
 	background sync.WaitGroup
-	slots      chan struct{}
+	waiting    chan struct{} // a place for each reservation that is to be given back
+	calling    chan struct{} // and for each that is being given back
 }
 
 // Dial returns a client of the cluster whose nodes are reached at the endpoints, each a
@@ -72,7 +74,7 @@ func Dial(endpoints []string, options ...DialOption) (*Client, error) {
 	if cfg.logger == nil {
 		cfg.logger = slog.New(slog.DiscardHandler)
 	}
-	c := &Client{dialConfig: cfg, slots: make(chan struct{}, backgroundMost)}
+	c := &Client{dialConfig: cfg, waiting: make(chan struct{}, givenBackMost), calling: make(chan struct{}, givingBackMost)}
 	c.ended, c.end = context.WithCancel(context.Background())
 	c.router = newRouter(c.connect, cfg.clock, cfg.endpointsOnly)
 	if len(endpoints) == 0 {
@@ -120,22 +122,44 @@ func (c *Client) start(run func(context.Context)) bool {
 	return true
 }
 
-// startBounded is start for what is worth a try and no more: above a number of them
-// at a time it does nothing.
-func (c *Client) startBounded(run func(context.Context)) bool {
-	select {
-	case c.slots <- struct{}{}:
-	default:
-		return false
+// errBusy and errLate report reservations that were not given back.
+var (
+	errBusy = errors.New("too many others wait to be given back")
+	errLate = errors.New("the others took too long")
+)
+
+// giveBack runs what gives a reservation back that nobody heard of, behind the scenes and
+// for as long as settling may take. One that is not given back blocks its key until it lapses;
+// the log is told. The context is that of the call which has ended, for the log only.
+func (c *Client) giveBack(of context.Context, run func(context.Context) error) {
+	failed := func(err error) {
+		c.logger.WarnContext(of, "a reservation that nobody heard of could not be given back, and blocks its key until it lapses", "error", err)
 	}
-	started := c.start(func(ctx context.Context) {
-		defer func() { <-c.slots }()
-		run(ctx)
+	select {
+	case c.waiting <- struct{}{}:
+	default:
+		failed(errBusy)
+		return
+	}
+	started := c.start(func(closing context.Context) {
+		defer func() { <-c.waiting }()
+		ctx, cancel := context.WithTimeout(closing, c.settleTimeout)
+		defer cancel()
+		select {
+		case c.calling <- struct{}{}:
+		case <-ctx.Done():
+			failed(errLate)
+			return
+		}
+		defer func() { <-c.calling }()
+		if err := run(ctx); err != nil {
+			failed(err)
+		}
 	})
 	if !started {
-		<-c.slots
+		<-c.waiting
+		failed(ErrClosed)
 	}
-	return started
 }
 
 // errPlain reports an address that would be spoken to in plain text.

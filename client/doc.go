@@ -31,7 +31,8 @@
 // # Retries
 //
 // A call goes to one node after the other until one gives an answer, within the bounds
-// of its context and of [WithCallTimeout]; one try takes no longer than [WithTryTimeout].
+// of its context and of [WithCallTimeout], for Reserve also of [WithReserveTimeout]; one try
+// takes no longer than [WithTryTimeout].
 // All tries of a call carry the same attempt id or token, so that it is the same call to
 // the coordinator, however many of them arrive. Tried again is what says that nothing was
 // done or that it is not known: NO_LEADER, SHUTTING_DOWN, OUTCOME_UNKNOWN, OVERLOADED, a
@@ -78,8 +79,9 @@
 // # Goroutines
 //
 // A reservation has a timer and no goroutine. [Reservation.KeepAlive] has one, until it is
-// stopped or the ownership ends; giving back a reservation that nobody heard of has one
-// for the length of a call, 64 at a time. [Client.Close] ends them all and waits.
+// stopped or the ownership ends; giving back a reservation that nobody heard of has one, for
+// as long as [WithSettleTimeout] says: 64 call at a time, and 4,096 are there at most. Those
+// beyond that are left to lapse, and the logger is told. [Client.Close] ends them all and waits.
 //
 // # Invariants
 //

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
@@ -175,6 +176,45 @@ func TestUncertain(t *testing.T) {
 	}
 	if Uncertain(nil) != nil || NotApplied(nil) != nil || !errors.Is(Uncertain(plain), plain) || NotApplied(plain).Error() != "x" {
 		t.Error("a mark changes what it marks")
+	}
+}
+
+// A mark changes nothing of the status that a gRPC server makes of an error.
+func TestMarkedStatuses(t *testing.T) {
+	detailed, err := status.New(codes.NotFound, "no such order").WithDetails(&errdetails.ErrorInfo{Reason: "GONE", Domain: "shop"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := errors.New("x")
+	for _, is := range []error{
+		detailed.Err(), status.Error(codes.Unavailable, ""), fmt.Errorf("charging: %w", detailed.Err()), plain,
+		fmt.Errorf("x: %w", context.DeadlineExceeded), errors.Join(plain, detailed.Err()),
+	} {
+		want, wantOK := status.FromError(is)
+		for name, got := range map[string]error{
+			"uncertain": Uncertain(is), "not applied": NotApplied(is), "twice": NotApplied(Uncertain(is)),
+		} {
+			told, ok := status.FromError(got)
+			if ok != wantOK || !proto.Equal(told.Proto(), want.Proto()) || status.Code(got) != want.Code() {
+				t.Errorf("%s: %v is %v, %v; want %v, %v", name, is, told, ok, want, wantOK)
+			}
+			if !errors.Is(got, is) || got.Error() != is.Error() {
+				t.Errorf("%s: %v is not %v", name, got, is)
+			}
+			// Behind a mark that is no status another error's is found.
+			if told, _ := status.FromError(errors.Join(got, detailed.Err())); told.Code() == codes.Unknown {
+				t.Errorf("%s: %v hides the status behind it", name, is)
+			}
+		}
+	}
+}
+
+// What the client refuses by itself has a code too.
+func TestLocalErrorsHaveCodes(t *testing.T) {
+	var failed *Error
+	large := &coordinatorv1.CommitRequest{Response: Response{Body: make([]byte, messageBytesMax)}.wire()}
+	if err := fits(callCommit, large); !errors.As(err, &failed) || failed.Code != codes.InvalidArgument || !errors.Is(err, ErrResponseTooLarge) {
+		t.Errorf("%+v", failed)
 	}
 }
 

@@ -79,8 +79,9 @@ func WithTryTimeout(d time.Duration) DialOption {
 	return dialOption(func(c *dialConfig) { c.tryTimeout = d })
 }
 
-// WithSettleTimeout bounds how long [Client.Do] tries to commit, and Commit and Release
-// under the reservation's own context try at all. Default: 1 min. d must be more than 0.
+// WithSettleTimeout bounds how long [Client.Do] tries to commit, Commit and Release under the
+// reservation's own context try at all, and a reservation that nobody heard of is tried to be
+// given back. Default: 1 min. d must be more than 0.
 func WithSettleTimeout(d time.Duration) DialOption {
 	return dialOption(func(c *dialConfig) { c.settleTimeout = d })
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
@@ -186,7 +187,7 @@ func (r *Reservation) commit(ctx context.Context, response Response, cfg commitC
 func fits(call string, request proto.Message) error {
 	if size := proto.Size(request); size > messageBytesMax {
 		return &Error{
-			Call: call, Reason: reasonResponseTooLarge, Message: "the response is larger than a message to a node may be",
+			Call: call, Reason: reasonResponseTooLarge, Code: codes.InvalidArgument, Message: "the response is larger than a message to a node may be",
 			Violations: []Violation{{Field: "response", Detail: "is too large to be sent"}},
 		}
 	}

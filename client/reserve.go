@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
@@ -31,6 +32,7 @@ type reserveConfig struct {
 	onLapse     OnLapse
 	owner       string
 	wait        time.Duration
+	timeout     *time.Duration // nil: the client's
 }
 
 type reserveOption func(*reserveConfig)
@@ -88,6 +90,16 @@ func WithWait(d time.Duration) ReserveOption {
 	return reserveOption(func(c *reserveConfig) { c.wait = max(0, d) })
 }
 
+// WithReserveTimeout bounds how long Reserve goes without an answer, with all its tries,
+// where [WithCallTimeout] is too long: for a request that is better refused soon. What it
+// waits ([WithWait]) comes on top, and begins with the first answer. Each try gets at most
+// half of it, so that a node that hangs leaves time for another. Where it ends the outcome is
+// [ErrUnavailable], as with every other end of a call. More than 0; less than it takes to
+// find a new leader, about 1.5 s, refuses through every change of leader.
+func WithReserveTimeout(d time.Duration) ReserveOption {
+	return reserveOption(func(c *reserveConfig) { c.timeout = &d })
+}
+
 // Reserve asks to be the one that runs the operation. The caller is admitted if there
 // is a reservation, and only then; every other outcome is an error: [ErrPending],
 // [ErrCommitted], [ErrInDoubt], or a failure.
@@ -115,13 +127,25 @@ func (c *Client) reserve(ctx context.Context, id Identity, cfg reserveConfig) (*
 		left := time.Until(deadline)
 		cfg.wait = max(0, min(cfg.wait, left-min(left/4, answerMargin)))
 	}
+	timeout, try := c.callTimeout, c.tryTimeout
+	if cfg.timeout != nil {
+		if *cfg.timeout <= 0 {
+			return nil, &Error{
+				Call: callReserve, Reason: reasonInvalidArgument, Code: codes.InvalidArgument, Message: "the timeout must be more than 0",
+				Violations: []Violation{{Field: "timeout", Detail: "must be more than 0"}},
+			}
+		}
+		timeout = min(timeout, *cfg.timeout)
+		try = min(try, timeout/2)
+	}
 	start := c.clock()
-	bound := func() time.Duration { return c.callTimeout + cfg.wait - (c.clock() - start) }
+	// left bounds the call, however many attempts it takes.
+	left := func() time.Duration { return timeout + cfg.wait - (c.clock() - start) }
 	var pause pause
 	for over := 0; ; {
-		a := &attempt{client: c, identity: id, config: cfg, waitUntil: start + cfg.wait}
+		a := &attempt{client: c, identity: id, config: cfg, waitUntil: start + cfg.wait, timeout: timeout, try: try}
 		_, _ = rand.Read(a.id[:]) // this cannot fail: a system without randomness ends the program
-		r, err := a.reserve(ctx, bound)
+		r, err := a.reserve(ctx, left)
 		var failed *Error
 		switch {
 		case err == nil:
@@ -130,14 +154,14 @@ func (c *Client) reserve(ctx context.Context, id Identity, cfg reserveConfig) (*
 		case errors.Is(err, errOver):
 			over++
 		case errors.Is(err, ErrUnknown):
-			c.startBounded(a.giveBack)
+			c.giveBack(ctx, a.giveBack)
 			return nil, err
 		default:
 			return nil, err
 		}
 		// This attempt is over before anybody could act on it. The caller still wants the
 		// key, so another one asks.
-		bounded, cancel := context.WithTimeout(ctx, bound())
+		bounded, cancel := context.WithTimeout(ctx, left())
 		again := over < overMost && pause.rest(bounded, 0)
 		cancel()
 		switch {
@@ -145,7 +169,9 @@ func (c *Client) reserve(ctx context.Context, id Identity, cfg reserveConfig) (*
 		case failed != nil:
 			return nil, failed
 		default:
-			return nil, &Error{Call: callReserve, Message: "each grant was over before it arrived", ended: ErrLapsed}
+			return nil, &Error{
+				Call: callReserve, Code: codes.FailedPrecondition, Message: "each grant was over before it arrived", ended: ErrLapsed,
+			}
 		}
 	}
 }
@@ -164,6 +190,8 @@ type attempt struct {
 	identity  Identity
 	config    reserveConfig
 	waitUntil time.Duration
+	timeout   time.Duration // without an answer, for all tries together
+	try       time.Duration // for one of them
 }
 
 // holdBack is how long the coordinator is to hold a pending answer back: what is left of
@@ -183,11 +211,15 @@ func (a *attempt) request(hold time.Duration) *coordinatorv1.ReserveRequest {
 // reserve asks until there is an outcome, or none but pending is left. The first answer
 // is not held back: most calls need not wait, and so a node that hangs costs them no more
 // than a try.
-func (a *attempt) reserve(ctx context.Context, bound func() time.Duration) (*Reservation, error) {
+func (a *attempt) reserve(ctx context.Context, left func() time.Duration) (*Reservation, error) {
 	for first := true; ; first = false {
 		var hold time.Duration
+		bound := a.timeout
+		if !first {
+			bound += a.holdBack()
+		}
 		got, err := invoke(ctx, a.client, operation{
-			name: callReserve, identity: a.identity, bound: bound(),
+			name: callReserve, identity: a.identity, bound: min(bound, left()), try: a.try,
 			hold: func() time.Duration {
 				if !first {
 					hold = a.holdBack()
@@ -230,7 +262,7 @@ func (a *attempt) granted(ctx context.Context, sent time.Duration, g *coordinato
 	}
 	// Nobody has acted on it, and nobody will.
 	if err := r.release(ctx, reasonOver, c.tryTimeout); err != nil {
-		c.startBounded(func(ctx context.Context) { r.giveBack(ctx) })
+		c.giveBack(ctx, r.giveBack)
 	}
 	return nil, errOver
 }
@@ -245,29 +277,34 @@ const (
 	reasonGoneBy = "the caller was gone before it heard of the grant"
 )
 
+// giveBackTTL is the window of a grant that is only asked for to be given back.
+const giveBackTTL = 10 * time.Second
+
 // giveBack finds out whether the attempt was granted, and releases it then. If it was
-// not it is now, for a moment, and released as well: nobody acts on it.
-func (a *attempt) giveBack(ctx context.Context) {
-	got, err := invoke(ctx, a.client, operation{name: callReserve, identity: a.identity, bound: a.client.callTimeout},
+// not it is now, for a moment, and released as well: nobody acts on it, so it may reopen.
+// If it was its windows stay what they are.
+func (a *attempt) giveBack(ctx context.Context) error {
+	request := a.request(0)
+	request.PendingTtl, request.OnLapse = durationpb.New(giveBackTTL), Reopen.wire()
+	got, err := invoke(ctx, a.client, operation{name: callReserve, identity: a.identity, bound: a.client.settleTimeout},
 		func(ctx context.Context, service coordinatorv1.CoordinatorServiceClient, options ...grpc.CallOption) (*coordinatorv1.ReserveResponse, error) {
-			return service.Reserve(ctx, a.request(0), options...)
+			return service.Reserve(ctx, request, options...)
 		})
 	if err != nil {
-		if errors.Is(err, ErrUnavailable) {
-			a.client.logger.WarnContext(ctx, "a reservation that nobody heard of could not be given back", "error", err)
+		if errors.Is(err, ErrUnavailable) || errors.Is(err, ErrOverloaded) || errors.Is(err, ErrClosed) {
+			return err
 		}
-		return
+		return nil // an answer: it has ended, or never was
 	}
 	if g := got.message.GetGranted(); g != nil {
 		r := &Reservation{client: a.client, identity: a.identity, token: g.GetToken()}
-		r.giveBack(ctx)
+		return r.giveBack(ctx)
 	}
+	return nil
 }
 
-func (r *Reservation) giveBack(ctx context.Context) {
-	if err := r.release(ctx, reasonGoneBy, r.client.callTimeout); err != nil {
-		r.client.logger.WarnContext(ctx, "a reservation that nobody heard of could not be given back", "error", err)
-	}
+func (r *Reservation) giveBack(ctx context.Context) error {
+	return r.release(ctx, reasonGoneBy, r.client.settleTimeout)
 }
 
 func window(d *time.Duration) *durationpb.Duration {

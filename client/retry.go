@@ -65,6 +65,7 @@ type operation struct {
 	identity Identity
 	reads    bool          // it changes nothing
 	bound    time.Duration // for all tries together
+	try      time.Duration // for one of them; 0: as the client says
 	// hold is how long the next try asks to be held back, on top of its own time.
 	// Nil: not at all.
 	hold func() time.Duration
@@ -150,7 +151,11 @@ func invoke[A any](ctx context.Context, c *Client, op operation,
 func try[A any](ctx context.Context, c *Client, op operation, node *clusterNode,
 	send func(context.Context, coordinatorv1.CoordinatorServiceClient, ...grpc.CallOption) (A, error),
 ) (answer[A], *Error) {
-	within := c.tryTimeout
+	within := op.try
+	if within == 0 {
+		within = c.tryTimeout
+	}
+	silence := within // after which a node is passed over
 	if op.hold != nil {
 		within += op.hold()
 	}
@@ -175,7 +180,7 @@ func try[A any](ctx context.Context, c *Client, op operation, node *clusterNode,
 	}
 	failed := failure(op.name, err, to.Addr != nil, op.reads)
 	silent := failed.Reason == "" && failed.retriable
-	if ctx.Err() != nil && c.clock()-sent < c.tryTimeout {
+	if ctx.Err() != nil && c.clock()-sent < silence {
 		silent = false // its caller gave up: that says nothing about the node
 	}
 	c.router.done(node, header, !silent)

@@ -3,25 +3,29 @@ package client
 import (
 	"context"
 	"errors"
+
+	"google.golang.org/grpc/status"
 )
 
 // Uncertain marks the error of a function that may have acted: [Client.Do] does not
-// release then. It says what the error says, and errors.Is and errors.As see through it.
-// Of nil it is nil.
+// release then. It says what the error says, errors.Is and errors.As see through it, and
+// so does package status: code, message and details are those of the error. Of nil it is
+// nil.
 func Uncertain(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &outcomeError{error: err, certain: false}
+	return marked(err, false)
 }
 
 // NotApplied marks the error of a function that did not act and will not: [Client.Do]
-// releases then, whatever the error is and under [Hold] too. Of nil it is nil.
+// releases then, whatever the error is and under [Hold] too. Otherwise it is as
+// [Uncertain]. Of nil it is nil.
 func NotApplied(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &outcomeError{error: err, certain: true}
+	return marked(err, true)
 }
 
 // IsUncertain reports whether, after a function has failed with this error, it must be
@@ -35,21 +39,42 @@ func NotApplied(err error) error {
 //   - Under [Reopen] a context that has ended is uncertain: something was cut off. Every
 //     other error is taken at its word, that nothing happened and nothing will.
 func IsUncertain(err error, onLapse OnLapse) bool {
-	var marked *outcomeError
+	var mark *outcomeError
 	switch {
 	case err == nil:
 		return false
-	case errors.As(err, &marked):
-		return !marked.certain
+	case errors.As(err, &mark):
+		return !mark.certain
 	case onLapse != Reopen:
 		return true
 	}
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
+// outcomeError is a marked error.
 type outcomeError struct {
 	error
 	certain bool
 }
 
 func (e *outcomeError) Unwrap() error { return e.error }
+
+// marked marks an error.
+func marked(err error, certain bool) error {
+	mark := &outcomeError{error: err, certain: certain}
+	if _, is := status.FromError(err); is {
+		return &statusError{mark}
+	}
+	return mark
+}
+
+// statusError is a marked error that is a status. Without it package status would find the
+// status by unwrapping, and replace its message by the text of all errors around it.
+type statusError struct{ *outcomeError }
+
+func (e *statusError) Unwrap() error { return e.outcomeError }
+
+// GRPCStatus is what package status looks for.
+func (e *statusError) GRPCStatus() *status.Status {
+	return status.Convert(e.error)
+}
