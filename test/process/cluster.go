@@ -106,7 +106,9 @@ func (c *Cluster) end(t testing.TB) {
 		if err := n.end(); err != nil {
 			t.Error(err)
 		}
-		_ = n.conn.Close()
+		if n.conn != nil {
+			_ = n.conn.Close()
+		}
 		output := n.Output()
 		// The race detector of a node that was killed has already spoken.
 		if strings.Contains(output, "WARNING: DATA RACE") || strings.Contains(output, "\npanic: ") || strings.Contains(output, "\nfatal error: ") {
