@@ -32,6 +32,10 @@ const (
 	WrongRefusal Rule = "wrong refusal"
 )
 
+// rememberedFor is how long the id of an attempt is remembered at least. Then it may be
+// granted like any other.
+const rememberedFor = 10 * time.Minute
+
 // Violation is one breach of a rule.
 type Violation struct {
 	Rule Rule
@@ -50,22 +54,37 @@ func (c *checker) report(rule Rule, format string, arguments ...any) {
 
 // Check returns what is wrong with a history.
 func Check(events []Event) []Violation {
+	found := CheckFences(events)
+	keys := make(map[string][]*Event)
+	for i := range events {
+		id := events[i].Identity()
+		keys[id] = append(keys[id], &events[i])
+	}
+	for _, name := range sorted(keys) {
+		found = append(found, CheckKey(keys[name])...)
+	}
+	return found
+}
+
+// CheckFences returns what is wrong with the fences of each shard.
+func CheckFences(events []Event) []Violation {
 	c := &checker{}
-	shards := make(map[int][]Event)
-	keys := make(map[string][]Event)
-	for _, e := range events {
-		if e.Kind == Granted && !e.Unknown {
+	shards := make(map[int][]*Event)
+	for i := range events {
+		if e := &events[i]; e.Kind == Granted && !e.Unknown {
 			shards[e.Shard] = append(shards[e.Shard], e)
 		}
-		id := e.Identity()
-		keys[id] = append(keys[id], e)
 	}
 	for _, number := range sorted(shards) {
 		c.fences(shards[number])
 	}
-	for _, name := range sorted(keys) {
-		newKey(c, keys[name]).check()
-	}
+	return c.found
+}
+
+// CheckKey returns what is wrong with the history of one identity.
+func CheckKey(events []*Event) []Violation {
+	c := &checker{}
+	newKey(c, events).check()
 	return c.found
 }
 
@@ -80,21 +99,21 @@ func sorted[K cmp.Ordered, V any](m map[K]V) []K {
 
 // before reports whether a was answered before b was sent: whatever a said was so
 // when b was decided.
-func before(a, b Event) bool { return !a.Unknown && a.Answered < b.Sent }
+func before(a, b *Event) bool { return !a.Unknown && a.Answered < b.Sent }
 
 // fences checks the grants of one shard.
-func (c *checker) fences(grants []Event) {
+func (c *checker) fences(grants []*Event) {
 	byAnswer := slices.Clone(grants)
-	slices.SortStableFunc(byAnswer, func(a, b Event) int { return cmp.Compare(a.Answered, b.Answered) })
-	owner := make(map[uint64]Event)
-	fence := make(map[Attempt]Event)
+	slices.SortStableFunc(byAnswer, func(a, b *Event) int { return cmp.Compare(a.Answered, b.Answered) })
+	owner := make(map[uint64]*Event)
+	fence := make(map[Attempt]*Event)
 	first := grants[:0:0] // an attempt's first answer; a repeated grant is older than its call
 	for _, g := range byAnswer {
 		if other, ok := owner[g.Fence]; ok && (other.Attempt != g.Attempt || other.Identity() != g.Identity()) {
 			c.report(RepeatedFence, "shard %d: %v; %v", g.Shard, other, g)
 		}
 		owner[g.Fence] = g
-		if other, ok := fence[g.Attempt]; ok {
+		if other, ok := fence[g.Attempt]; ok && g.Answered < other.Sent+rememberedFor {
 			if other.Fence != g.Fence || other.Number != g.Number {
 				c.report(RepeatedFence, "shard %d: one attempt, two grants: %v; %v", g.Shard, other, g)
 			}
@@ -104,9 +123,9 @@ func (c *checker) fences(grants []Event) {
 		first = append(first, g)
 	}
 	bySent := slices.Clone(first)
-	slices.SortStableFunc(bySent, func(a, b Event) int { return cmp.Compare(a.Sent, b.Sent) })
+	slices.SortStableFunc(bySent, func(a, b *Event) int { return cmp.Compare(a.Sent, b.Sent) })
 	answered := 0
-	var highest Event
+	highest := &Event{}
 	for _, g := range bySent {
 		for answered < len(first) && before(first[answered], g) {
 			if first[answered].Fence > highest.Fence {
@@ -123,26 +142,27 @@ func (c *checker) fences(grants []Event) {
 // key is the history of one key.
 type key struct {
 	*checker
-	events []Event
-	grants []Event // the first answer to each granted attempt, by fence
+	events []*Event
+	grants []*Event // the first answer to each granted attempt, by fence
 	// complete: every grant of the key was seen by its caller.
 	complete bool
 }
 
-func newKey(c *checker, events []Event) *key {
-	slices.SortStableFunc(events, func(a, b Event) int { return cmp.Compare(a.Answered, b.Answered) })
+func newKey(c *checker, events []*Event) *key {
+	events = slices.Clone(events)
+	slices.SortStableFunc(events, func(a, b *Event) int { return cmp.Compare(a.Answered, b.Answered) })
 	k := &key{checker: c, events: events, complete: true}
 	seen := make(map[Attempt]bool)
 	for _, e := range events {
 		switch {
-		case e.Kind == Granted && e.Unknown || e.Kind == Ended:
-			k.complete = false
+		case e.Kind == Granted && e.Unknown || e.Kind == Ended || e.Kind != Granted && e.reserves() && e.Tries != 1:
+			k.complete = false // for all that is known, it was granted
 		case e.Kind == Granted && !seen[e.Attempt]:
 			seen[e.Attempt] = true
 			k.grants = append(k.grants, e)
 		}
 	}
-	slices.SortStableFunc(k.grants, func(a, b Event) int { return cmp.Compare(a.Fence, b.Fence) })
+	slices.SortStableFunc(k.grants, func(a, b *Event) int { return cmp.Compare(a.Fence, b.Fence) })
 	return k
 }
 
@@ -158,8 +178,8 @@ func (k *key) check() {
 }
 
 // of returns the owner's events of one kind.
-func (k *key) of(attempt Attempt, kind Kind) []Event {
-	var found []Event
+func (k *key) of(attempt Attempt, kind Kind) []*Event {
+	var found []*Event
 	for _, e := range k.events {
 		if e.Kind == kind && e.Attempt == attempt {
 			found = append(found, e)
@@ -181,15 +201,21 @@ func (k *key) deadline(attempt Attempt) time.Duration {
 	return latest
 }
 
+// reserves reports whether the call is a Reserve.
+func (e *Event) reserves() bool {
+	kind, asked := e.Asked()
+	return asked && kind == Granted
+}
+
 // asks reports whether the owner asked for that, whatever it was answered: an earlier try
 // of a call that was refused may have been carried out.
-func (e Event) asks(kind Kind) bool {
+func (e *Event) asks(kind Kind) bool {
 	return e.Kind == kind || e.Kind == Refused && e.Call == kind
 }
 
 // sentBefore reports whether the owner had asked for that by then.
 func (k *key) sentBefore(attempt Attempt, kind Kind, then time.Duration) bool {
-	return slices.ContainsFunc(k.events, func(e Event) bool {
+	return slices.ContainsFunc(k.events, func(e *Event) bool {
 		return e.Attempt == attempt && e.asks(kind) && e.Sent <= then
 	})
 }
@@ -214,13 +240,13 @@ func (k *key) succession() {
 }
 
 // end checks what the next attempt was told of the one before it.
-func (k *key) end(a, b Event) {
+func (k *key) end(a, b *Event) {
 	if b.PreviousFence != a.Fence {
 		k.report(LostGrant, "%v; then %v, told of fence %d", a, b, b.PreviousFence)
 		return
 	}
 	released := k.sentBefore(a.Attempt, Released, b.Answered)
-	acknowledged := slices.ContainsFunc(k.of(a.Attempt, Released), func(e Event) bool { return before(e, b) })
+	acknowledged := slices.ContainsFunc(k.of(a.Attempt, Released), func(e *Event) bool { return before(e, b) })
 	if b.Previous == EndReleased && !released || b.Previous != EndReleased && acknowledged || b.Previous == EndNone {
 		k.report(LostRelease, "%v; then %v, told of end %d", a, b, b.Previous)
 	}
@@ -229,41 +255,40 @@ func (k *key) end(a, b Event) {
 // commits checks that what was committed stays, and is what is replayed.
 func (k *key) commits() {
 	var commit *Event
-	for i := range k.events {
-		if e := &k.events[i]; e.Kind == Committed && !e.Unknown {
+	for _, e := range k.events {
+		if e.Kind == Committed && !e.Unknown {
 			if commit == nil {
 				commit = e
 			} else if commit.Response != e.Response {
-				k.report(LostCommit, "two commits: %v; %v", *commit, *e)
+				k.report(LostCommit, "two commits: %v; %v", commit, e)
 			}
 		}
 	}
 	var replay *Event
-	for i := range k.events {
-		e := &k.events[i]
-		if commit != nil && before(*commit, *e) && !e.Unknown && e.Kind != Replayed && e.Kind != Committed && e.Kind != Ended && e.Kind != Refused {
-			k.report(LostCommit, "%v; then %v", *commit, *e)
+	for _, e := range k.events {
+		if commit != nil && before(commit, e) && !e.Unknown && e.Kind != Replayed && e.Kind != Committed && e.Kind != Ended && e.Kind != Refused {
+			k.report(LostCommit, "%v; then %v", commit, e)
 		}
 		if e.Kind != Replayed || e.Unknown {
 			continue
 		}
-		known := slices.ContainsFunc(k.events, func(c Event) bool {
+		known := slices.ContainsFunc(k.events, func(c *Event) bool {
 			return c.asks(Committed) && c.Response == e.Response && c.Sent <= e.Answered
 		})
 		switch {
 		case !known:
-			k.report(WrongReplay, "nobody committed it: %v", *e)
+			k.report(WrongReplay, "nobody committed it: %v", e)
 		case commit != nil && commit.Response != e.Response:
-			k.report(WrongReplay, "%v; but %v", *commit, *e)
+			k.report(WrongReplay, "%v; but %v", commit, e)
 		case replay != nil && replay.Response != e.Response:
-			k.report(WrongReplay, "%v; and %v", *replay, *e)
+			k.report(WrongReplay, "%v; and %v", replay, e)
 		}
 		replay = e
 	}
 	if commit == nil && replay != nil {
 		for _, e := range k.events {
-			if before(*replay, e) && !e.Unknown && (e.Kind == Granted || e.Kind == Pending || e.Kind == Free || e.Kind == Missing) {
-				k.report(LostCommit, "%v; then %v", *replay, e)
+			if before(replay, e) && !e.Unknown && (e.Kind == Granted || e.Kind == Pending || e.Kind == Free || e.Kind == Missing) {
+				k.report(LostCommit, "%v; then %v", replay, e)
 			}
 		}
 	}
@@ -299,8 +324,8 @@ func (k *key) sightings() {
 
 // heldThroughout reports whether the attempt that was seen as over held the key all
 // the time.
-func (k *key) heldThroughout(seen Event) bool {
-	return slices.ContainsFunc(k.grants, func(g Event) bool {
+func (k *key) heldThroughout(seen *Event) bool {
+	return slices.ContainsFunc(k.grants, func(g *Event) bool {
 		return g.Number == seen.Number && before(g, seen) && k.deadlineBefore(g.Attempt, seen) > seen.Answered &&
 			!k.sentBefore(g.Attempt, Released, seen.Answered)
 	})
@@ -308,7 +333,7 @@ func (k *key) heldThroughout(seen Event) bool {
 
 // deadlineBefore is the deadline by what was acknowledged before an event was sent:
 // a lapsed attempt may be extended.
-func (k *key) deadlineBefore(attempt Attempt, then Event) time.Duration {
+func (k *key) deadlineBefore(attempt Attempt, then *Event) time.Duration {
 	var latest time.Duration
 	for _, kind := range []Kind{Granted, Extended} {
 		for _, e := range k.of(attempt, kind) {
@@ -321,12 +346,21 @@ func (k *key) deadlineBefore(attempt Attempt, then Event) time.Duration {
 }
 
 // refusal checks why an owner was refused.
-func (k *key) refusal(e Event) {
+func (k *key) refusal(e *Event) {
+	if e.Call == Granted || e.Silent() || len(k.of(e.Attempt, Granted)) == 0 {
+		return // nothing is known of the token
+	}
 	wrong := false
 	switch e.Reason {
 	case "RESERVATION_LOST":
 		// Somebody else was admitted: after the deadline, or after a release.
 		wrong = k.deadline(e.Attempt) > e.Answered && !k.sentBefore(e.Attempt, Released, e.Answered)
+	case "RESERVATION_LAPSED":
+		wrong = k.deadline(e.Attempt) > e.Answered
+	case "COMMIT_CONFLICT":
+		wrong = !slices.ContainsFunc(k.events, func(c *Event) bool {
+			return c.Attempt == e.Attempt && c.asks(Committed) && c.Response != e.Response && c.Sent <= e.Answered
+		})
 	case "ALREADY_RELEASED":
 		wrong = !k.sentBefore(e.Attempt, Released, e.Answered)
 	case "ALREADY_COMMITTED":

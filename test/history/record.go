@@ -151,6 +151,23 @@ func (k Kind) asked() Kind {
 	return k
 }
 
+// refusalsOfNobody are refusals that say nothing of a record: the call was not carried out.
+var refusalsOfNobody = map[string]bool{
+	"INVALID_ARGUMENT": true, "RESPONSE_TOO_LARGE": true, "NO_LEADER": true, "SHUTTING_DOWN": true,
+	"OVERLOADED": true, "STORAGE_FULL": true, "QUOTA_EXCEEDED": true, "UNAUTHENTICATED": true, "PERMISSION_DENIED": true,
+}
+
+// notTheTruth are refusals after which the call may have been carried out.
+var notTheTruth = map[string]bool{"": true, "OUTCOME_UNKNOWN": true, "DEADLINE_EXCEEDED": true, "CANCELLED": true, "UNAVAILABLE": true}
+
+// Unanswered reports whether nobody knows what came of the call.
+func (e *Event) Unanswered() bool { return e.Unknown || e.Kind == Refused && notTheTruth[e.Reason] }
+
+// Silent reports whether the answer, if there is one, says nothing of the record.
+func (e *Event) Silent() bool {
+	return e.Unanswered() || e.Kind == Refused && refusalsOfNobody[e.Reason]
+}
+
 // String shows the event in a violation.
 func (e Event) String() string {
 	text := fmt.Sprintf("%s %s %x [%v, %v]", e.Kind, e.Identity(), e.Attempt[:4], e.Sent, e.Answered)

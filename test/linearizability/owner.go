@@ -1,0 +1,118 @@
+package linearizability
+
+import "github.com/atmostonce/coordinator/test/history"
+
+// stranger returns why the token is not the record's, or "".
+func stranger(s *state, o *operation) string {
+	switch {
+	case s.phase == none:
+		return "RESERVATION_NOT_FOUND"
+	case s.holder != o.attempt, !s.matches(o.event.Fence):
+		return "RESERVATION_LOST"
+	default:
+		return ""
+	}
+}
+
+// timely reports whether the answer said late exactly if it was.
+func timely(s *state, o *operation) bool { return !o.told || o.late == (s.phase != pending) }
+
+func (m *model) commit(s state, o *operation) (state, bool) {
+	if reason := stranger(&s, o); reason != "" {
+		return s, o.refused(reason)
+	}
+	e := o.event
+	switch {
+	case s.phase == released:
+		return s, o.refused("ALREADY_RELEASED")
+	case s.phase == committed && s.response != e.Response:
+		return s, o.refused("COMMIT_CONFLICT")
+	case s.phase == committed:
+		return s, o.is(history.Committed) && !o.fresh
+	case o.repeat || !o.acknowledged() || !timely(&s, o):
+		return s, false
+	}
+	retention := e.Retention
+	if retention == 0 {
+		retention = s.terms.retention
+	}
+	return m.settle(s, o, committed, m.lasts(s.at, o, retention)), true
+}
+
+func (m *model) release(s state, o *operation) (state, bool) {
+	if reason := stranger(&s, o); reason != "" {
+		return s, o.refused(reason)
+	}
+	switch {
+	case s.phase == committed:
+		return s, o.refused("ALREADY_COMMITTED")
+	case s.phase == released:
+		return s, o.is(history.Released) && !o.fresh
+	case o.repeat || !o.acknowledged() || !timely(&s, o):
+		return s, false
+	}
+	return m.settle(s, o, released, m.freed(&s, o)), true
+}
+
+// freed is how long a released record stays.
+func (m *model) freed(s *state, o *operation) window {
+	if s.terms.retention == 0 {
+		return never
+	}
+	return m.lasts(s.at, o, max(s.terms.retention, releasedRetention))
+}
+
+// settle ends the holder's attempt for good.
+func (m *model) settle(s state, o *operation, to phase, over window) state {
+	if s.phase == pending {
+		s.endedAt = s.at
+	}
+	s.phase, s.deadline, s.over = to, window{}, over
+	s.response, s.note = history.Digest{}, ""
+	if to == committed {
+		s.response = o.event.Response
+	} else {
+		s.note = o.event.Note
+	}
+	return changed(s)
+}
+
+func (m *model) extend(s state, o *operation) (state, bool) {
+	if reason := stranger(&s, o); reason != "" {
+		return s, o.refused(reason)
+	}
+	switch s.phase {
+	case committed:
+		return s, o.refused("ALREADY_COMMITTED")
+	case released:
+		return s, o.refused("ALREADY_RELEASED")
+	case inDoubt:
+		return s, o.refused("RESERVATION_LAPSED")
+	}
+	span := plus(s.granted, least(extendsEndAfter))
+	if o.refused("RESERVATION_LAPSED") {
+		return s, o.answered >= span
+	}
+	if !o.acknowledged() {
+		return s, false
+	}
+	if o.hidden {
+		// Nobody was promised anything. All that may come of it is that the deadline is
+		// later than it would have been.
+		if s.phase == pending && s.deadline.high == forever && s.revision == 0 {
+			return s, false
+		}
+		w := window{from: s.at, low: s.at, high: forever}
+		if s.phase == pending {
+			w = window{from: s.deadline.from, low: s.deadline.low, high: forever}
+		}
+		s.phase, s.endedAt = pending, 0
+		return changed(m.until(s, w)), true
+	}
+	w := m.promised(&s, o, span)
+	if s.phase == pending { // never backwards
+		w = window{from: w.from, low: max(w.low, s.deadline.low), high: max(w.high, s.deadline.high)}
+	}
+	s.phase, s.endedAt = pending, 0
+	return changed(m.until(s, w)), true
+}

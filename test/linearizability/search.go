@@ -1,0 +1,177 @@
+package linearizability
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/atmostonce/coordinator/test/history"
+)
+
+// explainedMax bounds how many events of an identity without an order are shown.
+const explainedMax = 40
+
+// budget bounds a search.
+type budget struct {
+	steps int
+	until time.Time
+	spent bool
+}
+
+// step reports whether there is one left.
+func (b *budget) step() bool {
+	b.steps--
+	if b.steps < 0 || b.steps%1024 == 0 && time.Now().After(b.until) {
+		b.spent = true
+	}
+	return !b.spent
+}
+
+// search looks for an order of the operations.
+func (p *partition) search(options *Options, drawn *atomic.Int64) []history.Violation {
+	began := time.Now()
+	b := &budget{steps: options.StepsMax, until: began.Add(options.TimeMax)}
+	operations := p.porcupine()
+	if porcupine.CheckOperations(p.contract(b), operations) {
+		return nil
+	}
+	if b.spent {
+		return []history.Violation{{Rule: Undecided, Text: fmt.Sprintf(
+			"%s: no order of %d calls found in %d steps and %v, and none ruled out", p.identity, len(operations), options.StepsMax-max(b.steps, 0), time.Since(began))}}
+	}
+	text := p.identity + ": no order explains"
+	// Once more, to see how far it got.
+	again := &budget{steps: options.StepsMax, until: time.Now().Add(options.TimeMax)}
+	model := p.contract(again)
+	_, info := porcupine.CheckOperationsVerbose(model, operations, 0)
+	text += p.furthest(&info)
+	if options.Artifacts != "" && drawn.Add(1) <= drawnMax {
+		path := filepath.Join(options.Artifacts, fmt.Sprintf("linearizability-%s.html", safe(p.identity)))
+		if err := porcupine.VisualizePath(model, info, path); err != nil {
+			text += fmt.Sprintf("\n\tnot drawn: %v", err)
+		} else {
+			text += "\n\tdrawn in " + path
+		}
+	}
+	return []history.Violation{{Rule: NotLinearizable, Text: text}}
+}
+
+// safe makes a file's name of an identity.
+func safe(identity string) string {
+	name := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' {
+			return r
+		}
+		return '_'
+	}, identity)
+	return name[:min(len(name), 100)]
+}
+
+// furthest describes what could not be put in order.
+func (p *partition) furthest(info *porcupine.LinearizationInfo) string {
+	var longest []int
+	for _, order := range info.PartialLinearizations()[0] {
+		if len(order) > len(longest) || len(order) == len(longest) && slices.Compare(order, longest) < 0 {
+			longest = order
+		}
+	}
+	var text strings.Builder
+	fits := make([]bool, len(p.operations))
+	fmt.Fprintf(&text, " %d calls; in order", len(p.operations))
+	begin := max(0, len(longest)-explainedMax/2)
+	if begin > 0 {
+		fmt.Fprintf(&text, " (after %d more)", begin)
+	}
+	for i, n := range longest {
+		fits[n] = true
+		if i >= begin {
+			fmt.Fprintf(&text, "\n\t%v", p.operations[n])
+		}
+	}
+	text.WriteString("\n\tbut then not")
+	shown := 0
+	for n, o := range p.operations {
+		if !fits[n] && !o.hidden && o.what != finish && shown < explainedMax/2 {
+			shown++
+			fmt.Fprintf(&text, "\n\t%v", o)
+		}
+	}
+	return text.String()
+}
+
+// porcupine returns the operations as porcupine takes them.
+func (p *partition) porcupine() []porcupine.Operation {
+	all := make([]porcupine.Operation, len(p.operations))
+	var free []time.Duration // when each line of the drawing is free again
+	for i, o := range p.operations {
+		line := slices.IndexFunc(free, func(t time.Duration) bool { return t < o.call })
+		if line < 0 {
+			line = len(free)
+			if line < linesMax {
+				free = append(free, 0)
+			} else {
+				line = 0
+			}
+		}
+		free[line] = o.answered
+		all[i] = porcupine.Operation{ClientId: line, Input: o, Call: int64(o.call), Output: o, Return: int64(o.answered)}
+	}
+	return all
+}
+
+// linesMax bounds the height of a drawing.
+const linesMax = 200
+
+// contract is the model as porcupine takes it.
+func (p *partition) contract(b *budget) porcupine.Model {
+	all := porcupine.NondeterministicModel{
+		Init: func() []any { return []any{p.model.start()} },
+		Step: func(from, input, _ any) []any {
+			s, ok := from.(*state)
+			o, fine := input.(*operation)
+			if !ok || !fine || !b.step() {
+				return nil
+			}
+			after := p.model.step(s, o)
+			if len(after) == 0 {
+				return nil
+			}
+			to := make([]any, len(after))
+			for i := range after {
+				to[i] = after[i]
+			}
+			return to
+		},
+		Equal: func(a, b any) bool {
+			s, ok := a.(*state)
+			o, fine := b.(*state)
+			return ok && fine && s.equal(o)
+		},
+		Hash: func(a any) uint64 {
+			s, _ := a.(*state)
+			return s.hash()
+		},
+		DescribeOperation: func(input, _ any) string { return fmt.Sprint(input) },
+		DescribeState:     func(s any) string { return fmt.Sprint(s) },
+	}
+	return all.ToModel()
+}
+
+// String shows the operation.
+func (o *operation) String() string {
+	switch {
+	case o.what == finish:
+		return "the end"
+	case o.hidden:
+		return fmt.Sprintf("%s, its outcome unknown: %v", whatNames[o.what], o.event)
+	case o.unseen:
+		return fmt.Sprintf("%s, delivered before: %v", whatNames[o.what], o.event)
+	default:
+		return fmt.Sprintf("%s: %v", whatNames[o.what], o.event)
+	}
+}

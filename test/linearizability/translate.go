@@ -1,0 +1,326 @@
+package linearizability
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/atmostonce/coordinator/test/history"
+)
+
+// namedMax bounds how many attempts, of which nobody knows whether they were granted, are
+// told apart where that only matters for what they were told themselves. More of them
+// become anonymous: their order cannot be searched.
+const namedMax = 8
+
+// doubtful reports whether the call may have been carried out apart from what the answer
+// says.
+func doubtful(e *history.Event) bool { return e.Unanswered() || e.Tries != 1 }
+
+// lastSent is when the answered try was sent at the earliest.
+func lastSent(e *history.Event) time.Duration { return max(e.Sent, e.LastSent) }
+
+// partition is the history of one identity.
+type partition struct {
+	identity   string
+	events     []*history.Event
+	model      *model
+	operations []*operation
+}
+
+// translator makes operations of the events of one identity.
+type translator struct {
+	*partition
+	attempts map[history.Attempt]attempt
+	pools    map[terms][]*operation
+	named    int
+	reads    []*operation
+}
+
+// newPartition translates the history of one identity.
+func newPartition(identity string, events []*history.Event, options *Options) *partition {
+	p := &partition{identity: identity, events: events, model: &model{shard: events[0].Shard, lateness: options.Lateness}}
+	t := &translator{partition: p, attempts: map[history.Attempt]attempt{}, pools: map[terms][]*operation{}}
+	t.survey()
+	for _, group := range t.byAttempt() {
+		t.reserves(group)
+		t.settles(group, history.Committed, commit)
+		t.settles(group, history.Released, release)
+		for _, e := range group.events {
+			if kind, _ := e.Asked(); kind == history.Extended {
+				t.extends(group.attempt, e)
+			}
+		}
+	}
+	for _, e := range events {
+		switch kind, asked := e.Asked(); {
+		case !asked && !e.Unknown:
+			t.reads = append(t.reads, t.answered(get, nobody, e))
+		case asked && kind == history.Resolved:
+			t.administers(resolve, e)
+		case asked && kind == history.Purged:
+			t.administers(purge, e)
+		}
+	}
+	t.operations = append(t.operations, t.reduce()...)
+	t.line()
+	return p
+}
+
+// survey finds out what has to be known before.
+func (t *translator) survey() {
+	m := t.model
+	single := !mayEnd(t.events)
+	if single {
+		m.granted = map[uint32]bool{}
+	}
+	for _, e := range t.events {
+		m.fingerprints = m.fingerprints || e.Fingerprint != ""
+		m.revisions = m.revisions || e.Revision != 0
+		if !e.Unanswered() {
+			m.end = max(m.end, e.Answered)
+		}
+		if single && e.Kind == history.Granted && !e.Unknown && e.Number != 0 {
+			m.granted[e.Number] = true
+		}
+	}
+}
+
+// mayEnd reports whether the record may be gone within the history, so that attempts are
+// counted from 1 again.
+func mayEnd(events []*history.Event) bool {
+	shortest, first, last := forever, forever, time.Duration(0)
+	for _, e := range events {
+		if kind, asked := e.Asked(); asked && kind == history.Purged {
+			return true
+		}
+		if e.Retention > 0 {
+			shortest = min(shortest, least(e.Retention))
+		}
+		first, last = min(first, e.Sent), max(last, e.Answered)
+	}
+	return plus(first, shortest) <= last
+}
+
+// group is what one attempt did.
+type group struct {
+	attempt attempt
+	events  []*history.Event
+}
+
+// byAttempt groups the calls of attempts, in the order of their first events.
+func (t *translator) byAttempt() []group {
+	var groups []group
+	for _, e := range t.events {
+		if e.Attempt == (history.Attempt{}) {
+			continue
+		}
+		number, known := t.attempts[e.Attempt]
+		if !known {
+			number = attempt(len(groups))
+			t.attempts[e.Attempt] = number
+			groups = append(groups, group{attempt: number})
+		}
+		groups[number].events = append(groups[number].events, e)
+	}
+	return groups
+}
+
+// answered returns the operation that the answer describes.
+func (t *translator) answered(w what, a attempt, e *history.Event) *operation {
+	return &operation{
+		what: w, call: lastSent(e), answered: e.Answered, attempt: a, event: e,
+		told: e.Tries > 0 || e.Late, late: e.Late,
+	}
+}
+
+// hidden returns one of which nobody knows what came.
+func (t *translator) hidden(w what, a attempt, sent time.Duration, e *history.Event) *operation {
+	return &operation{what: w, call: sent, answered: forever, attempt: a, event: e, hidden: true}
+}
+
+func (t *translator) add(o *operation) { t.operations = append(t.operations, o) }
+
+// effect decides when what several answers to the same request acknowledge was done. An answer
+// says whether it was repeated; where that was not recorded, the first may stand for
+// any delivery since the first was sent.
+func (t *translator) effect(all []*operation, sent time.Duration) {
+	fresh := slices.ContainsFunc(all, func(o *operation) bool { return o.event.Tries > 0 && !o.event.Repeated })
+	for _, o := range all {
+		o.fresh = o.event.Tries > 0 && !o.event.Repeated
+		o.repeat = fresh && !o.fresh || o.event.Tries > 0 && o.event.Repeated
+	}
+	if fresh {
+		return
+	}
+	first := slices.MinFunc(all, func(a, b *operation) int { return cmp.Compare(a.answered, b.answered) })
+	switch {
+	case !first.repeat:
+		first.call = min(first.call, sent)
+	case sent < forever:
+		unseen := *first
+		unseen.call, unseen.repeat, unseen.unseen = sent, false, true
+		t.add(&unseen)
+	}
+}
+
+// reserves translates the Reserves of an attempt.
+func (t *translator) reserves(g group) {
+	granted := map[uint64][]*operation{} // by fence: an id that is forgotten may be granted again
+	var told []*operation
+	var doubt *history.Event
+	sent, notBefore := forever, time.Duration(0)
+	owns, ended, waits := false, false, false
+	for _, e := range g.events {
+		kind, _ := e.Asked()
+		if kind != history.Granted {
+			owns = true
+			continue
+		}
+		if doubtful(e) && e.Sent < sent {
+			doubt, sent = e, e.Sent
+		}
+		switch {
+		case e.Silent():
+		case e.Kind == history.Granted:
+			granted[e.Fence] = append(granted[e.Fence], t.answered(reserve, g.attempt, e))
+		default:
+			told = append(told, t.answered(reserve, g.attempt, e))
+			ended = ended || e.Kind == history.Ended
+			if e.Kind == history.Pending {
+				waits = true
+				notBefore = max(notBefore, lastSent(e)) // it was not granted before
+			}
+		}
+	}
+	for _, fence := range slices.Sorted(maps.Keys(granted)) {
+		t.effect(granted[fence], sent)
+		t.operations = append(t.operations, granted[fence]...)
+	}
+	name := g.attempt
+	switch {
+	case len(granted) > 0:
+	case doubt != nil:
+		if t.model.granted == nil {
+			notBefore = 0 // it may have been forgotten since
+		}
+		if !owns && !ended && (!waits || t.named >= namedMax) {
+			name = anonymous
+		} else if !owns && !ended {
+			t.named++
+		}
+		o := t.hidden(reserve, name, max(sent, notBefore), doubt)
+		if name == anonymous {
+			t.pools[termsOf(doubt)] = append(t.pools[termsOf(doubt)], o)
+		}
+		t.add(o)
+	case !owns && !ended:
+		name = anonymous // it is told apart from no one
+	}
+	for _, o := range told {
+		o.attempt = name
+	}
+	t.reads = append(t.reads, told...)
+}
+
+// settles translates an attempt's Commits, or its Releases.
+func (t *translator) settles(g group, kind history.Kind, w what) {
+	done := map[history.Digest][]*operation{}
+	sent := map[history.Digest]time.Duration{}
+	doubts := map[history.Digest]*history.Event{}
+	for _, e := range g.events {
+		if asked, _ := e.Asked(); asked != kind {
+			continue
+		}
+		if doubtful(e) {
+			if first, ok := sent[e.Response]; !ok || e.Sent < first {
+				sent[e.Response], doubts[e.Response] = e.Sent, e
+			}
+		}
+		switch {
+		case e.Silent():
+		case e.Kind == kind:
+			done[e.Response] = append(done[e.Response], t.answered(w, g.attempt, e))
+		default:
+			t.add(t.answered(w, g.attempt, e))
+		}
+	}
+	for _, response := range sortedDigests(done) {
+		all := done[response]
+		first, ok := sent[response]
+		if !ok {
+			first = forever
+		}
+		t.effect(all, first)
+		t.operations = append(t.operations, all...)
+	}
+	for _, response := range sortedDigests(doubts) {
+		if done[response] == nil {
+			t.add(t.hidden(w, g.attempt, sent[response], doubts[response]))
+		}
+	}
+}
+
+func sortedDigests[V any](m map[history.Digest]V) []history.Digest {
+	all := make([]history.Digest, 0, len(m))
+	for d := range m {
+		all = append(all, d)
+	}
+	slices.SortFunc(all, func(a, b history.Digest) int { return slices.Compare(a[:], b[:]) })
+	return all
+}
+
+// extends translates one Extend. Each delivery moves the deadline.
+func (t *translator) extends(a attempt, e *history.Event) {
+	if !e.Silent() {
+		t.add(t.answered(extend, a, e))
+	}
+	if doubtful(e) {
+		t.add(t.hidden(extend, a, e.Sent, e))
+	}
+}
+
+// administers translates a Resolve or a Purge. Doing one of them twice is doing it once.
+func (t *translator) administers(w what, e *history.Event) {
+	if !e.Silent() {
+		o := t.answered(w, nobody, e)
+		if e.Kind != history.Refused && doubtful(e) {
+			o.call = e.Sent
+		}
+		t.add(o)
+	}
+	if doubtful(e) && (e.Silent() || e.Kind == history.Refused) {
+		t.add(t.hidden(w, nobody, e.Sent, e))
+	}
+}
+
+// line puts the anonymous of each pool in line, and the end after everything.
+func (t *translator) line() {
+	numbers := map[terms]int{}
+	for _, o := range t.operations {
+		if !o.hidden || o.attempt != anonymous {
+			continue
+		}
+		key := termsOf(o.event)
+		if _, ok := numbers[key]; !ok {
+			pool := t.pools[key]
+			slices.SortStableFunc(pool, func(a, b *operation) int { return cmp.Compare(a.call, b.call) })
+			for turn, member := range pool {
+				member.pool, member.turn = len(numbers), turn
+			}
+			numbers[key] = len(numbers)
+		}
+	}
+	t.model.pools = len(numbers)
+	t.add(&operation{what: finish, call: plus(t.model.end, 1), answered: plus(t.model.end, 1), attempt: nobody})
+	// Hidden operations are answered after the end.
+	for _, o := range t.operations {
+		if o.hidden {
+			o.answered = plus(t.model.end, 2)
+			// What was sent after the last answer changes nothing that anybody saw.
+			o.call = min(o.call, plus(t.model.end, 2))
+		}
+	}
+	slices.SortStableFunc(t.operations, func(a, b *operation) int { return cmp.Compare(a.call, b.call) })
+}
