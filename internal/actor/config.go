@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/atmostonce/coordinator/internal/raftfsm"
 	"github.com/atmostonce/coordinator/internal/store"
 )
 
@@ -21,6 +22,8 @@ type Group interface {
 	Term() uint64
 	// AnswerTerm says for entries of which term the FSM reads responses for answers.
 	AnswerTerm(term uint64)
+	// Check returns what this replica's state has come to, for the next entry.
+	Check() raftfsm.Check
 	// Confirmed reports whether a majority, this replica included, has answered
 	// with success something of this term that was sent after since.
 	Confirmed(term uint64, since time.Time) bool

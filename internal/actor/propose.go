@@ -52,6 +52,7 @@ func (a *Actor) propose(p *proposal) {
 	now := time.Now()
 	entry := a.lead.stamp(now)
 	entry.LeaderStart = p.leaderStart
+	entry.Check = a.cfg.Group.Check()
 	if p.reclaim {
 		entry.Reclaim = alarm.ReclaimMax
 	}

@@ -9,11 +9,11 @@
 // coordinator.raftlog.v1. The state machine applies it to the store (fsm.go,
 // batch.go). The log is a raft-wal with segments of 8 MiB, which also keeps Raft's
 // term and vote (logstore.go, segments.go). The snapshot is the state file itself
-// (snapshot.go). The transport is Raft's own over a given stream layer, with a memory
+// (snapshot.go). Replicas compare their states by the log (check.go). The transport is Raft's own over a given stream layer, with a memory
 // of what was acknowledged (transport.go, acknowledged.go). In a shard's directory:
 //
 //	state.db     the store: state, applied position, Raft configuration
-//	log/         the WAL and its metadata
+//	log/         the WAL, its metadata, and where it ends
 //	snapshots/   state files that are being received
 //
 // # Goroutines
@@ -59,6 +59,12 @@
 //  8. A replica's term never goes back.
 //  9. Bytes are bounded: those of the log, of an entry's answers, of what is written
 //     behind.
+//  10. An index and a term name one entry: a replica that holds another than its leader
+//     stops (logchain.go).
+//  11. What was synced to the log is there when it is opened again, or it is not opened
+//     (logend.go).
+//  12. Replicas that have applied the same entries have the same state: one that has
+//     not stops (check.go).
 //
 // # Which indexes the state hears of
 //

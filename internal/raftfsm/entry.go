@@ -38,6 +38,9 @@ type Entry struct {
 	Reclaim int
 	// Commands are decided one after another.
 	Commands []admission.Command
+	// Check is what the leader's state came to; the zero value is none. See
+	// [Group.Check].
+	Check Check
 }
 
 // Bounds of an entry. What one may do must be bounded; and no term lasts so long
@@ -59,6 +62,9 @@ func (e *Entry) Encode() ([]byte, error) {
 		WallNs:      e.WallNanos,
 		LeaderStart: e.LeaderStart,
 		ReclaimMax:  uint32(e.Reclaim),
+	}
+	if e.Check != (Check{}) {
+		message.Check = &raftlogv1.Check{Index: e.Check.Index, Digest: e.Check.Digest, Version: e.Check.Version}
 	}
 	if len(e.Commands) > 0 {
 		message.Commands = make([]*raftlogv1.Command, len(e.Commands))
@@ -100,6 +106,12 @@ func DecodeEntry(src []byte) (*Entry, error) {
 		LeaderStart: message.LeaderStart,
 		Reclaim:     int(message.ReclaimMax),
 	}
+	if check := message.Check; check != nil {
+		if err := known(check); err != nil {
+			return nil, err
+		}
+		e.Check = Check{Index: check.Index, Digest: check.Digest, Version: check.Version}
+	}
 	if len(message.Commands) > 0 {
 		e.Commands = make([]admission.Command, len(message.Commands))
 	}
@@ -123,6 +135,8 @@ func (e *Entry) check() error {
 		return fmt.Errorf("%w: elapsed time of %v", ErrEntry, e.Elapsed)
 	case e.Reclaim < 0 || e.Reclaim > ReclaimMax:
 		return fmt.Errorf("%w: a reclaim of %d records, the limit is %d", ErrEntry, e.Reclaim, ReclaimMax)
+	case e.Check != (Check{}) && (e.Check.Index == 0 || e.Check.Version == 0):
+		return fmt.Errorf("%w: a check of index %d in version %d", ErrEntry, e.Check.Index, e.Check.Version)
 	case e.LeaderStart && (len(e.Commands) > 0 || e.Reclaim > 0 || e.Elapsed > 0):
 		return fmt.Errorf("%w: the start of a leader with something else to do", ErrEntry)
 	}

@@ -50,6 +50,8 @@ type fsm struct {
 	snapshots *snapshotStore
 	fatal     func(error)
 
+	checks checks
+
 	// answerTerm is the term whose entries somebody waits for here.
 	answerTerm atomic.Uint64
 
@@ -93,6 +95,9 @@ func (f *fsm) Apply(log *raft.Log) any {
 	if err != nil {
 		return f.fail(fmt.Errorf("log entry %d of term %d: %w", log.Index, log.Term, err))
 	}
+	if digest, at := f.store.Digest(); at.Index == log.Index {
+		f.checks.note(log.Index, digest)
+	}
 	if log.Type != raft.LogCommand {
 		return nil
 	}
@@ -120,6 +125,9 @@ func (f *fsm) configuration(log *raft.Log) error {
 func (f *fsm) command(log *raft.Log) (*Result, error) {
 	entry, err := DecodeEntry(log.Data)
 	if err != nil {
+		return nil, err
+	}
+	if err := f.checks.compare(entry.Check); err != nil {
 		return nil, err
 	}
 	var result *Result
@@ -197,6 +205,9 @@ func (f *fsm) Restore(source io.ReadCloser) error {
 		return fmt.Errorf("a snapshot of type %T was not received here", source)
 	}
 	err := f.snapshots.install(received.incoming)
+	if err == nil {
+		f.checks.forget()
+	}
 	if errors.Is(err, errInstalled) {
 		return f.fail(err)
 	}

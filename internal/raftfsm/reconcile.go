@@ -17,6 +17,10 @@ var keyCurrentTerm = []byte("CurrentTerm")
 // directory and what was found.
 var ErrDiverged = errors.New("log and state do not belong together")
 
+// ErrStateDiffers says that this replica's state is not the leader's, although both have
+// applied the same entries. It is wrapped with what was found.
+var ErrStateDiffers = errors.New("the state is not the leader's")
+
 // reconcile makes log and state fit before raft sees them.
 //
 // Entries are applied only after they are durable in the log of a majority, and not

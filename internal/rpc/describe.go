@@ -45,7 +45,11 @@ func (s *adminService) GetShard(ctx context.Context, request *coordinatorv1.GetS
 	if err != nil {
 		return nil, err
 	}
-	described, leader := s.describe(ctx, number)
+	describe := s.describe
+	if request.GetLocal() {
+		describe = s.describeHere
+	}
+	described, leader := describe(ctx, number)
 	header := metadata.Pairs(ShardKey, strconv.Itoa(number))
 	if leader != "" {
 		header.Set(LeaderKey, leader)
@@ -73,6 +77,11 @@ func (s *server) describe(ctx context.Context, number int) (described *coordinat
 			return answer.GetShard(), address
 		}
 	}
-	status := replica.Status()
+	return s.describeHere(ctx, number)
+}
+
+// describeHere shows a shard as this node sees it.
+func (s *server) describeHere(_ context.Context, number int) (described *coordinatorv1.Shard, leaderAddress string) {
+	status := s.shards.Replica(number).Status()
 	return encodeShard(status), status.Leader.ClientAddress
 }

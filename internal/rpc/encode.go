@@ -121,6 +121,7 @@ func encodeShard(s shard.Status) *coordinatorv1.Shard {
 		MailboxBytes:   uint64(max(0, s.MailboxBytes)),
 		Waiters:        uint32(max(0, s.Waiters)),
 		Clock:          durationpb.New(time.Duration(s.Clock)),
+		StateDigest:    s.Digest,
 	}
 	if s.HasAlarm {
 		encoded.NextAlarmIn = durationpb.New(max(0, s.NextAlarm))

@@ -14,7 +14,7 @@ import (
 func TestEveryFieldOfAShardIsTold(t *testing.T) {
 	status := shard.Status{
 		Shard: 1, Leader: shard.Leader{NodeID: "n1", ClientAddress: "n1:7420", Self: true},
-		Term: 2, Applied: 3, Commit: 4, Last: 5, HasAlarm: true, NextAlarm: time.Second, Clock: 6,
+		Term: 2, Applied: 3, Digest: 14, Commit: 4, Last: 5, HasAlarm: true, NextAlarm: time.Second, Clock: 6,
 		LogBytes: 7, StateBytes: 8, MailboxDepth: 9, MailboxBytes: 10, Waiters: 11,
 		Replicas: []shard.ReplicaStatus{{NodeID: "n2", Address: "n2:7430", Voter: true, Match: 12, Behind: 13, LastContact: time.Second}},
 	}

@@ -86,12 +86,14 @@ func (r *Replica) Page(ctx context.Context, after uint64, limit int, keep func(*
 // Status returns what this node knows of the shard.
 func (r *Replica) Status() Status {
 	state := r.group.Store().Stats()
-	applied, commit, last := r.group.Indexes()
+	digest, applied := r.group.Store().Digest()
+	_, commit, last := r.group.Indexes()
 	status := Status{
 		Shard:      r.shard,
 		Leader:     r.Leader(),
 		Term:       r.group.Term(),
-		Applied:    applied,
+		Applied:    applied.Index,
+		Digest:     digest,
 		Commit:     commit,
 		Last:       last,
 		Clock:      state.Clock.Now,

@@ -24,6 +24,7 @@ type Status struct {
 	Leader   Leader
 	Term     uint64
 	Applied  uint64 // index of the last entry applied here
+	Digest   uint64 // of the state here at Applied, see [store.Store.Digest]
 	Commit   uint64
 	Last     uint64 // index of the last entry in the log here
 	Replicas []ReplicaStatus

@@ -243,10 +243,7 @@ func (x *index) bytes() int64 {
 }
 
 // contribution is what a record adds to the digest: a number that changes with
-// every bit of its sequence and checksum (the finalizer of SplitMix64).
+// every bit of its sequence and checksum.
 func contribution(sequence uint64, checksum uint32) uint64 {
-	z := sequence*0x9e3779b97f4a7c15 + uint64(checksum)
-	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
-	z = (z ^ z>>27) * 0x94d049bb133111eb
-	return z ^ z>>31
+	return mix(sequence*0x9e3779b97f4a7c15 + uint64(checksum))
 }

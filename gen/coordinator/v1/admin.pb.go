@@ -58,7 +58,10 @@ type Shard struct {
 	Waiters uint32 `protobuf:"varint,15,opt,name=waiters" json:"waiters,omitempty"`
 	// The shard's logical clock: time since the shard was created, not counting the
 	// time without a leader.
-	Clock         *durationpb.Duration `protobuf:"bytes,16,opt,name=clock" json:"clock,omitempty"`
+	Clock *durationpb.Duration `protobuf:"bytes,16,opt,name=clock" json:"clock,omitempty"`
+	// Digest of the state at applied_index. Replicas at the same index have the same;
+	// one that has not stops by itself.
+	StateDigest   uint64 `protobuf:"fixed64,17,opt,name=state_digest,json=stateDigest" json:"state_digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -203,6 +206,13 @@ func (x *Shard) GetClock() *durationpb.Duration {
 		return x.Clock
 	}
 	return nil
+}
+
+func (x *Shard) GetStateDigest() uint64 {
+	if x != nil {
+		return x.StateDigest
+	}
+	return 0
 }
 
 // Replica is one copy of a shard.
@@ -477,7 +487,9 @@ func (x *ListShardsResponse) GetShards() []*Shard {
 type GetShardRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of the shard, from 0. Default: 0.
-	Shard         uint32 `protobuf:"varint,1,opt,name=shard" json:"shard,omitempty"`
+	Shard uint32 `protobuf:"varint,1,opt,name=shard" json:"shard,omitempty"`
+	// Describe it as the answering node sees it. Default: false, as its leader does.
+	Local         bool `protobuf:"varint,2,opt,name=local" json:"local,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -517,6 +529,13 @@ func (x *GetShardRequest) GetShard() uint32 {
 		return x.Shard
 	}
 	return 0
+}
+
+func (x *GetShardRequest) GetLocal() bool {
+	if x != nil {
+		return x.Local
+	}
+	return false
 }
 
 // GetShardResponse carries one shard.
@@ -1417,7 +1436,7 @@ var File_coordinator_v1_admin_proto protoreflect.FileDescriptor
 
 const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x1acoordinator/v1/admin.proto\x12\x0ecoordinator.v1\x1a\x1acoordinator/v1/types.proto\x1a\x1egoogle/protobuf/duration.proto\"\xe6\x04\n" +
+	"\x1acoordinator/v1/admin.proto\x12\x0ecoordinator.v1\x1a\x1acoordinator/v1/types.proto\x1a\x1egoogle/protobuf/duration.proto\"\x89\x05\n" +
 	"\x05Shard\x12\x14\n" +
 	"\x05shard\x18\x01 \x01(\rR\x05shard\x12\x16\n" +
 	"\x06leader\x18\x02 \x01(\tR\x06leader\x12%\n" +
@@ -1435,7 +1454,8 @@ const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"\rmailbox_depth\x18\r \x01(\rR\fmailboxDepth\x12#\n" +
 	"\rmailbox_bytes\x18\x0e \x01(\x04R\fmailboxBytes\x12\x18\n" +
 	"\awaiters\x18\x0f \x01(\rR\awaiters\x12/\n" +
-	"\x05clock\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\x05clock\"\xc9\x01\n" +
+	"\x05clock\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\x05clock\x12!\n" +
+	"\fstate_digest\x18\x11 \x01(\x06R\vstateDigest\"\xc9\x01\n" +
 	"\aReplica\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1f\n" +
@@ -1455,9 +1475,10 @@ const file_coordinator_v1_admin_proto_rawDesc = "" +
 	"tombstones\"\x13\n" +
 	"\x11ListShardsRequest\"C\n" +
 	"\x12ListShardsResponse\x12-\n" +
-	"\x06shards\x18\x01 \x03(\v2\x15.coordinator.v1.ShardR\x06shards\"'\n" +
+	"\x06shards\x18\x01 \x03(\v2\x15.coordinator.v1.ShardR\x06shards\"=\n" +
 	"\x0fGetShardRequest\x12\x14\n" +
-	"\x05shard\x18\x01 \x01(\rR\x05shard\"?\n" +
+	"\x05shard\x18\x01 \x01(\rR\x05shard\x12\x14\n" +
+	"\x05local\x18\x02 \x01(\bR\x05local\"?\n" +
 	"\x10GetShardResponse\x12+\n" +
 	"\x05shard\x18\x01 \x01(\v2\x15.coordinator.v1.ShardR\x05shard\"\xc0\x01\n" +
 	"\x12ListRecordsRequest\x12\x1c\n" +

@@ -96,7 +96,11 @@ type Entry struct {
 	// whose alarms are due.
 	ReclaimMax uint32 `protobuf:"varint,5,opt,name=reclaim_max,json=reclaimMax" json:"reclaim_max,omitempty"`
 	// Decided one after another, in this order.
-	Commands      []*Command `protobuf:"bytes,6,rep,name=commands" json:"commands,omitempty"`
+	Commands []*Command `protobuf:"bytes,6,rep,name=commands" json:"commands,omitempty"`
+	// What the leader's state came to behind an entry that it had applied when it
+	// proposed this one. A replica whose state came to something else there stops.
+	// Nothing is decided by it.
+	Check         *Check `protobuf:"bytes,7,opt,name=check" json:"check,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -173,6 +177,77 @@ func (x *Entry) GetCommands() []*Command {
 	return nil
 }
 
+func (x *Entry) GetCheck() *Check {
+	if x != nil {
+		return x.Check
+	}
+	return nil
+}
+
+// Check is what a state came to.
+type Check struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The index of the entry.
+	Index uint64 `protobuf:"varint,1,opt,name=index" json:"index,omitempty"`
+	// The digest of the state once it had been applied.
+	Digest uint64 `protobuf:"fixed64,2,opt,name=digest" json:"digest,omitempty"`
+	// What it is a digest of. Digests of two versions are not compared.
+	Version       uint32 `protobuf:"varint,3,opt,name=version" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Check) Reset() {
+	*x = Check{}
+	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Check) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Check) ProtoMessage() {}
+
+func (x *Check) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Check.ProtoReflect.Descriptor instead.
+func (*Check) Descriptor() ([]byte, []int) {
+	return file_coordinator_raftlog_v1_raftlog_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Check) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *Check) GetDigest() uint64 {
+	if x != nil {
+		return x.Digest
+	}
+	return 0
+}
+
+func (x *Check) GetVersion() uint32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
 // Command is one call.
 type Command struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -191,7 +266,7 @@ type Command struct {
 
 func (x *Command) Reset() {
 	*x = Command{}
-	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[1]
+	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -203,7 +278,7 @@ func (x *Command) String() string {
 func (*Command) ProtoMessage() {}
 
 func (x *Command) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[1]
+	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -216,7 +291,7 @@ func (x *Command) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command.ProtoReflect.Descriptor instead.
 func (*Command) Descriptor() ([]byte, []int) {
-	return file_coordinator_raftlog_v1_raftlog_proto_rawDescGZIP(), []int{1}
+	return file_coordinator_raftlog_v1_raftlog_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Command) GetKind() isCommand_Kind {
@@ -333,7 +408,7 @@ type Identity struct {
 
 func (x *Identity) Reset() {
 	*x = Identity{}
-	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[2]
+	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -345,7 +420,7 @@ func (x *Identity) String() string {
 func (*Identity) ProtoMessage() {}
 
 func (x *Identity) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[2]
+	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -358,7 +433,7 @@ func (x *Identity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Identity.ProtoReflect.Descriptor instead.
 func (*Identity) Descriptor() ([]byte, []int) {
-	return file_coordinator_raftlog_v1_raftlog_proto_rawDescGZIP(), []int{2}
+	return file_coordinator_raftlog_v1_raftlog_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Identity) GetNamespace() string {
@@ -400,7 +475,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[3]
+	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -412,7 +487,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[3]
+	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -425,7 +500,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_coordinator_raftlog_v1_raftlog_proto_rawDescGZIP(), []int{3}
+	return file_coordinator_raftlog_v1_raftlog_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Token) GetFence() uint64 {
@@ -454,7 +529,7 @@ type Response struct {
 
 func (x *Response) Reset() {
 	*x = Response{}
-	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[4]
+	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -466,7 +541,7 @@ func (x *Response) String() string {
 func (*Response) ProtoMessage() {}
 
 func (x *Response) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[4]
+	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -479,7 +554,7 @@ func (x *Response) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Response.ProtoReflect.Descriptor instead.
 func (*Response) Descriptor() ([]byte, []int) {
-	return file_coordinator_raftlog_v1_raftlog_proto_rawDescGZIP(), []int{4}
+	return file_coordinator_raftlog_v1_raftlog_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Response) GetHash() []byte {
@@ -522,7 +597,7 @@ type Reserve struct {
 
 func (x *Reserve) Reset() {
 	*x = Reserve{}
-	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[5]
+	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -534,7 +609,7 @@ func (x *Reserve) String() string {
 func (*Reserve) ProtoMessage() {}
 
 func (x *Reserve) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[5]
+	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -547,7 +622,7 @@ func (x *Reserve) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reserve.ProtoReflect.Descriptor instead.
 func (*Reserve) Descriptor() ([]byte, []int) {
-	return file_coordinator_raftlog_v1_raftlog_proto_rawDescGZIP(), []int{5}
+	return file_coordinator_raftlog_v1_raftlog_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Reserve) GetIdentity() *Identity {
@@ -633,7 +708,7 @@ type Commit struct {
 
 func (x *Commit) Reset() {
 	*x = Commit{}
-	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[6]
+	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -645,7 +720,7 @@ func (x *Commit) String() string {
 func (*Commit) ProtoMessage() {}
 
 func (x *Commit) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[6]
+	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -658,7 +733,7 @@ func (x *Commit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Commit.ProtoReflect.Descriptor instead.
 func (*Commit) Descriptor() ([]byte, []int) {
-	return file_coordinator_raftlog_v1_raftlog_proto_rawDescGZIP(), []int{6}
+	return file_coordinator_raftlog_v1_raftlog_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Commit) GetIdentity() *Identity {
@@ -701,7 +776,7 @@ type Release struct {
 
 func (x *Release) Reset() {
 	*x = Release{}
-	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[7]
+	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -713,7 +788,7 @@ func (x *Release) String() string {
 func (*Release) ProtoMessage() {}
 
 func (x *Release) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[7]
+	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -726,7 +801,7 @@ func (x *Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Release.ProtoReflect.Descriptor instead.
 func (*Release) Descriptor() ([]byte, []int) {
-	return file_coordinator_raftlog_v1_raftlog_proto_rawDescGZIP(), []int{7}
+	return file_coordinator_raftlog_v1_raftlog_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Release) GetIdentity() *Identity {
@@ -763,7 +838,7 @@ type Extend struct {
 
 func (x *Extend) Reset() {
 	*x = Extend{}
-	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[8]
+	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -775,7 +850,7 @@ func (x *Extend) String() string {
 func (*Extend) ProtoMessage() {}
 
 func (x *Extend) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[8]
+	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -788,7 +863,7 @@ func (x *Extend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Extend.ProtoReflect.Descriptor instead.
 func (*Extend) Descriptor() ([]byte, []int) {
-	return file_coordinator_raftlog_v1_raftlog_proto_rawDescGZIP(), []int{8}
+	return file_coordinator_raftlog_v1_raftlog_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Extend) GetIdentity() *Identity {
@@ -833,7 +908,7 @@ type Resolve struct {
 
 func (x *Resolve) Reset() {
 	*x = Resolve{}
-	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[9]
+	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -845,7 +920,7 @@ func (x *Resolve) String() string {
 func (*Resolve) ProtoMessage() {}
 
 func (x *Resolve) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[9]
+	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -858,7 +933,7 @@ func (x *Resolve) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resolve.ProtoReflect.Descriptor instead.
 func (*Resolve) Descriptor() ([]byte, []int) {
-	return file_coordinator_raftlog_v1_raftlog_proto_rawDescGZIP(), []int{9}
+	return file_coordinator_raftlog_v1_raftlog_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Resolve) GetIdentity() *Identity {
@@ -909,7 +984,7 @@ type Purge struct {
 
 func (x *Purge) Reset() {
 	*x = Purge{}
-	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[10]
+	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -921,7 +996,7 @@ func (x *Purge) String() string {
 func (*Purge) ProtoMessage() {}
 
 func (x *Purge) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[10]
+	mi := &file_coordinator_raftlog_v1_raftlog_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -934,7 +1009,7 @@ func (x *Purge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Purge.ProtoReflect.Descriptor instead.
 func (*Purge) Descriptor() ([]byte, []int) {
-	return file_coordinator_raftlog_v1_raftlog_proto_rawDescGZIP(), []int{10}
+	return file_coordinator_raftlog_v1_raftlog_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Purge) GetIdentity() *Identity {
@@ -969,7 +1044,7 @@ var File_coordinator_raftlog_v1_raftlog_proto protoreflect.FileDescriptor
 
 const file_coordinator_raftlog_v1_raftlog_proto_rawDesc = "" +
 	"\n" +
-	"$coordinator/raftlog/v1/raftlog.proto\x12\x16coordinator.raftlog.v1\"\xd4\x01\n" +
+	"$coordinator/raftlog/v1/raftlog.proto\x12\x16coordinator.raftlog.v1\"\x89\x02\n" +
 	"\x05Entry\x12\x12\n" +
 	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x1d\n" +
 	"\n" +
@@ -978,7 +1053,12 @@ const file_coordinator_raftlog_v1_raftlog_proto_rawDesc = "" +
 	"\fleader_start\x18\x04 \x01(\bR\vleaderStart\x12\x1f\n" +
 	"\vreclaim_max\x18\x05 \x01(\rR\n" +
 	"reclaimMax\x12;\n" +
-	"\bcommands\x18\x06 \x03(\v2\x1f.coordinator.raftlog.v1.CommandR\bcommands\"\xf3\x02\n" +
+	"\bcommands\x18\x06 \x03(\v2\x1f.coordinator.raftlog.v1.CommandR\bcommands\x123\n" +
+	"\x05check\x18\a \x01(\v2\x1d.coordinator.raftlog.v1.CheckR\x05check\"O\n" +
+	"\x05Check\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\x06R\x06digest\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\rR\aversion\"\xf3\x02\n" +
 	"\aCommand\x12;\n" +
 	"\areserve\x18\x01 \x01(\v2\x1f.coordinator.raftlog.v1.ReserveH\x00R\areserve\x128\n" +
 	"\x06commit\x18\x02 \x01(\v2\x1e.coordinator.raftlog.v1.CommitH\x00R\x06commit\x12;\n" +
@@ -1056,46 +1136,48 @@ func file_coordinator_raftlog_v1_raftlog_proto_rawDescGZIP() []byte {
 }
 
 var file_coordinator_raftlog_v1_raftlog_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_coordinator_raftlog_v1_raftlog_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_coordinator_raftlog_v1_raftlog_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_coordinator_raftlog_v1_raftlog_proto_goTypes = []any{
 	(OnLapse)(0),     // 0: coordinator.raftlog.v1.OnLapse
 	(*Entry)(nil),    // 1: coordinator.raftlog.v1.Entry
-	(*Command)(nil),  // 2: coordinator.raftlog.v1.Command
-	(*Identity)(nil), // 3: coordinator.raftlog.v1.Identity
-	(*Token)(nil),    // 4: coordinator.raftlog.v1.Token
-	(*Response)(nil), // 5: coordinator.raftlog.v1.Response
-	(*Reserve)(nil),  // 6: coordinator.raftlog.v1.Reserve
-	(*Commit)(nil),   // 7: coordinator.raftlog.v1.Commit
-	(*Release)(nil),  // 8: coordinator.raftlog.v1.Release
-	(*Extend)(nil),   // 9: coordinator.raftlog.v1.Extend
-	(*Resolve)(nil),  // 10: coordinator.raftlog.v1.Resolve
-	(*Purge)(nil),    // 11: coordinator.raftlog.v1.Purge
+	(*Check)(nil),    // 2: coordinator.raftlog.v1.Check
+	(*Command)(nil),  // 3: coordinator.raftlog.v1.Command
+	(*Identity)(nil), // 4: coordinator.raftlog.v1.Identity
+	(*Token)(nil),    // 5: coordinator.raftlog.v1.Token
+	(*Response)(nil), // 6: coordinator.raftlog.v1.Response
+	(*Reserve)(nil),  // 7: coordinator.raftlog.v1.Reserve
+	(*Commit)(nil),   // 8: coordinator.raftlog.v1.Commit
+	(*Release)(nil),  // 9: coordinator.raftlog.v1.Release
+	(*Extend)(nil),   // 10: coordinator.raftlog.v1.Extend
+	(*Resolve)(nil),  // 11: coordinator.raftlog.v1.Resolve
+	(*Purge)(nil),    // 12: coordinator.raftlog.v1.Purge
 }
 var file_coordinator_raftlog_v1_raftlog_proto_depIdxs = []int32{
-	2,  // 0: coordinator.raftlog.v1.Entry.commands:type_name -> coordinator.raftlog.v1.Command
-	6,  // 1: coordinator.raftlog.v1.Command.reserve:type_name -> coordinator.raftlog.v1.Reserve
-	7,  // 2: coordinator.raftlog.v1.Command.commit:type_name -> coordinator.raftlog.v1.Commit
-	8,  // 3: coordinator.raftlog.v1.Command.release:type_name -> coordinator.raftlog.v1.Release
-	9,  // 4: coordinator.raftlog.v1.Command.extend:type_name -> coordinator.raftlog.v1.Extend
-	10, // 5: coordinator.raftlog.v1.Command.resolve:type_name -> coordinator.raftlog.v1.Resolve
-	11, // 6: coordinator.raftlog.v1.Command.purge:type_name -> coordinator.raftlog.v1.Purge
-	3,  // 7: coordinator.raftlog.v1.Reserve.identity:type_name -> coordinator.raftlog.v1.Identity
-	0,  // 8: coordinator.raftlog.v1.Reserve.on_lapse:type_name -> coordinator.raftlog.v1.OnLapse
-	3,  // 9: coordinator.raftlog.v1.Commit.identity:type_name -> coordinator.raftlog.v1.Identity
-	4,  // 10: coordinator.raftlog.v1.Commit.token:type_name -> coordinator.raftlog.v1.Token
-	5,  // 11: coordinator.raftlog.v1.Commit.response:type_name -> coordinator.raftlog.v1.Response
-	3,  // 12: coordinator.raftlog.v1.Release.identity:type_name -> coordinator.raftlog.v1.Identity
-	4,  // 13: coordinator.raftlog.v1.Release.token:type_name -> coordinator.raftlog.v1.Token
-	3,  // 14: coordinator.raftlog.v1.Extend.identity:type_name -> coordinator.raftlog.v1.Identity
-	4,  // 15: coordinator.raftlog.v1.Extend.token:type_name -> coordinator.raftlog.v1.Token
-	3,  // 16: coordinator.raftlog.v1.Resolve.identity:type_name -> coordinator.raftlog.v1.Identity
-	5,  // 17: coordinator.raftlog.v1.Resolve.response:type_name -> coordinator.raftlog.v1.Response
-	3,  // 18: coordinator.raftlog.v1.Purge.identity:type_name -> coordinator.raftlog.v1.Identity
-	19, // [19:19] is the sub-list for method output_type
-	19, // [19:19] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	3,  // 0: coordinator.raftlog.v1.Entry.commands:type_name -> coordinator.raftlog.v1.Command
+	2,  // 1: coordinator.raftlog.v1.Entry.check:type_name -> coordinator.raftlog.v1.Check
+	7,  // 2: coordinator.raftlog.v1.Command.reserve:type_name -> coordinator.raftlog.v1.Reserve
+	8,  // 3: coordinator.raftlog.v1.Command.commit:type_name -> coordinator.raftlog.v1.Commit
+	9,  // 4: coordinator.raftlog.v1.Command.release:type_name -> coordinator.raftlog.v1.Release
+	10, // 5: coordinator.raftlog.v1.Command.extend:type_name -> coordinator.raftlog.v1.Extend
+	11, // 6: coordinator.raftlog.v1.Command.resolve:type_name -> coordinator.raftlog.v1.Resolve
+	12, // 7: coordinator.raftlog.v1.Command.purge:type_name -> coordinator.raftlog.v1.Purge
+	4,  // 8: coordinator.raftlog.v1.Reserve.identity:type_name -> coordinator.raftlog.v1.Identity
+	0,  // 9: coordinator.raftlog.v1.Reserve.on_lapse:type_name -> coordinator.raftlog.v1.OnLapse
+	4,  // 10: coordinator.raftlog.v1.Commit.identity:type_name -> coordinator.raftlog.v1.Identity
+	5,  // 11: coordinator.raftlog.v1.Commit.token:type_name -> coordinator.raftlog.v1.Token
+	6,  // 12: coordinator.raftlog.v1.Commit.response:type_name -> coordinator.raftlog.v1.Response
+	4,  // 13: coordinator.raftlog.v1.Release.identity:type_name -> coordinator.raftlog.v1.Identity
+	5,  // 14: coordinator.raftlog.v1.Release.token:type_name -> coordinator.raftlog.v1.Token
+	4,  // 15: coordinator.raftlog.v1.Extend.identity:type_name -> coordinator.raftlog.v1.Identity
+	5,  // 16: coordinator.raftlog.v1.Extend.token:type_name -> coordinator.raftlog.v1.Token
+	4,  // 17: coordinator.raftlog.v1.Resolve.identity:type_name -> coordinator.raftlog.v1.Identity
+	6,  // 18: coordinator.raftlog.v1.Resolve.response:type_name -> coordinator.raftlog.v1.Response
+	4,  // 19: coordinator.raftlog.v1.Purge.identity:type_name -> coordinator.raftlog.v1.Identity
+	20, // [20:20] is the sub-list for method output_type
+	20, // [20:20] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_coordinator_raftlog_v1_raftlog_proto_init() }
@@ -1103,7 +1185,7 @@ func file_coordinator_raftlog_v1_raftlog_proto_init() {
 	if File_coordinator_raftlog_v1_raftlog_proto != nil {
 		return
 	}
-	file_coordinator_raftlog_v1_raftlog_proto_msgTypes[1].OneofWrappers = []any{
+	file_coordinator_raftlog_v1_raftlog_proto_msgTypes[2].OneofWrappers = []any{
 		(*Command_Reserve)(nil),
 		(*Command_Commit)(nil),
 		(*Command_Release)(nil),
@@ -1117,7 +1199,7 @@ func file_coordinator_raftlog_v1_raftlog_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_coordinator_raftlog_v1_raftlog_proto_rawDesc), len(file_coordinator_raftlog_v1_raftlog_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
