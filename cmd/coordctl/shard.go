@@ -11,7 +11,8 @@ import (
 )
 
 func (c *control) shard() *cobra.Command {
-	return &cobra.Command{
+	var local bool
+	command := &cobra.Command{
 		Use:   "shard N",
 		Short: "Show one shard and its replicas",
 		Args: func(_ *cobra.Command, arguments []string) error {
@@ -25,7 +26,7 @@ func (c *control) shard() *cobra.Command {
 			if err != nil {
 				return usagef("%q is not the number of a shard", arguments[0])
 			}
-			request := &coordinatorv1.GetShardRequest{Shard: uint32(number)}
+			request := &coordinatorv1.GetShardRequest{Shard: uint32(number), Local: local}
 			answer, err := callAdmin(command.Context(), c, c.timeout,
 				coordinatorv1.AdminServiceClient.GetShard, request)
 			if err != nil {
@@ -35,6 +36,8 @@ func (c *control) shard() *cobra.Command {
 			return c.show(shown, shardRows(shown))
 		},
 	}
+	command.Flags().BoolVar(&local, "local", false, "as the node that is asked sees it, not as its leader does")
+	return command
 }
 
 func shardRows(s shardJSON) [][]string {
@@ -44,6 +47,7 @@ func shardRows(s shardJSON) [][]string {
 		{"leader address", s.LeaderAddress},
 		{"term", fmt.Sprint(s.Term)},
 		{"applied index", fmt.Sprint(s.AppliedIndex)},
+		{"state digest", s.StateDigest},
 		{"commit index", fmt.Sprint(s.CommitIndex)},
 		{"last log index", fmt.Sprint(s.LastLogIndex)},
 		{"pending", fmt.Sprint(s.Records.Pending)},

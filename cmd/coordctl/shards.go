@@ -18,6 +18,7 @@ type shardJSON struct {
 	LeaderAddress  string        `json:"leader_address,omitempty"`
 	Term           uint64        `json:"term"`
 	AppliedIndex   uint64        `json:"applied_index"`
+	StateDigest    string        `json:"state_digest"`
 	CommitIndex    uint64        `json:"commit_index"`
 	LastLogIndex   uint64        `json:"last_log_index"`
 	Replicas       []replicaJSON `json:"replicas"`
@@ -88,7 +89,8 @@ func (c *control) shards() *cobra.Command {
 func showShard(s *coordinatorv1.Shard, now time.Time) shardJSON {
 	shown := shardJSON{
 		Shard: s.GetShard(), Leader: s.GetLeader(), LeaderAddress: s.GetLeaderAddress(), Term: s.GetTerm(),
-		AppliedIndex: s.GetAppliedIndex(), CommitIndex: s.GetCommitIndex(), LastLogIndex: s.GetLastLogIndex(),
+		AppliedIndex: s.GetAppliedIndex(), StateDigest: fmt.Sprintf("%016x", s.GetStateDigest()),
+		CommitIndex: s.GetCommitIndex(), LastLogIndex: s.GetLastLogIndex(),
 		Replicas: []replicaJSON{},
 		Records: countsJSON{
 			Pending: s.GetRecords().GetPending(), Lapsed: s.GetRecords().GetLapsed(), InDoubt: s.GetRecords().GetInDoubt(),
