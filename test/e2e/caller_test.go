@@ -37,6 +37,12 @@ type caller struct {
 	retries  atomic.Int64
 }
 
+// What these callers call themselves, and why they release.
+const (
+	callersName = "e2e"
+	releasedFor = "not today"
+)
+
 // errGaveUp reports that a call was not answered with the truth in time: whether it
 // was carried out is unknown.
 var errGaveUp = errors.New("no answer in time")
@@ -46,6 +52,12 @@ type moment struct {
 	first    time.Duration // the first try was sent
 	last     time.Duration // the try that was answered was sent
 	answered time.Duration
+	tries    int // how many may have been delivered
+}
+
+// put says in an event when it was.
+func (m moment) put(e *history.Event) {
+	e.Sent, e.LastSent, e.Answered, e.Tries = m.first, m.last, m.answered, m.tries
 }
 
 // insist makes a call, beginning at the node of that number.
@@ -64,6 +76,9 @@ func insist[A any](c *caller, ctx context.Context, start int,
 		answer, err = call(try, coordinatorv1.NewCoordinatorServiceClient(node.Conn()))
 		done()
 		when.answered = c.log.Now()
+		if !notApplied(err) {
+			when.tries++
+		}
 		if err == nil || !worthRetrying(err) {
 			return answer, when, err
 		}
@@ -89,6 +104,15 @@ func worthRetrying(err error) bool {
 	}
 }
 
+// notApplied says whether an error tells that the try was not, and will not be, carried out.
+func notApplied(err error) bool {
+	switch reasonOf(err) {
+	case "NO_LEADER", "SHUTTING_DOWN", "OVERLOADED":
+		return true
+	}
+	return false
+}
+
 // reasonOf returns the reason in an error, or "".
 func reasonOf(err error) string {
 	for _, detail := range status.Convert(err).Details() {
@@ -111,6 +135,19 @@ func (c call) identity() *coordinatorv1.Identity {
 	return &coordinatorv1.Identity{Operation: c.operation, Key: c.key}
 }
 
+// event begins an event about the call's identity.
+func (c call) event(shards int) history.Event {
+	return history.Event{Namespace: admission.DefaultNamespace, Operation: c.operation, Key: c.key, Shard: shardOf(c, shards)}
+}
+
+// asks says in an event what a Reserve asks for.
+func (c call) asks(e *history.Event) {
+	e.TTL, e.Retention, e.Fingerprint, e.Owner = c.ttl, admission.RetentionDefault, string(c.fingerprint), callersName
+	if c.ttl == 0 {
+		e.TTL = admission.PendingTTLDefault
+	}
+}
+
 // shardOf returns the shard of a call's key.
 func shardOf(c call, shards int) int {
 	return admission.Identity{Namespace: admission.DefaultNamespace, Operation: c.operation, Key: c.key}.Shard(shards)
@@ -121,16 +158,18 @@ type held struct {
 	call
 	attempt history.Attempt
 	token   string
+	fence   uint64
 	number  uint32
 }
 
 // reserve makes one call of Reserve with an attempt id of its own, and records what came
 // of it. held is set if it was granted.
 func (c *caller) reserve(ctx context.Context, start int, what call) (answer *coordinatorv1.ReserveResponse, granted *held, err error) {
-	event := history.Event{Key: what.operation + " " + what.key, Shard: shardOf(what, c.shards)}
+	event := what.event(c.shards)
+	what.asks(&event)
 	_, _ = cryptorand.Read(event.Attempt[:])
 	request := &coordinatorv1.ReserveRequest{
-		Identity: what.identity(), AttemptId: event.Attempt[:], Fingerprint: what.fingerprint, Owner: "e2e", Wait: durationpb.New(what.wait),
+		Identity: what.identity(), AttemptId: event.Attempt[:], Fingerprint: what.fingerprint, Owner: callersName, Wait: durationpb.New(what.wait),
 	}
 	if what.ttl > 0 {
 		request.PendingTtl = durationpb.New(what.ttl)
@@ -138,7 +177,7 @@ func (c *caller) reserve(ctx context.Context, start int, what call) (answer *coo
 	answer, when, err := insist(c, ctx, start, func(ctx context.Context, service coordinatorv1.CoordinatorServiceClient) (*coordinatorv1.ReserveResponse, error) {
 		return service.Reserve(ctx, request, grpc.MaxCallRecvMsgSize(4<<20))
 	})
-	event.Sent, event.Answered = when.first, when.answered
+	when.put(&event)
 	switch {
 	case err == nil:
 		granted = told(&event, answer, when, what)
@@ -160,16 +199,16 @@ func told(event *history.Event, answer *coordinatorv1.ReserveResponse, when mome
 		g := answer.GetGranted()
 		event.Kind, event.Fence, event.Number = history.Granted, g.GetFence(), g.GetAttempt()
 		event.Deadline = ownersDeadline(when, g.GetWaited().AsDuration()+g.GetRemaining().AsDuration())
-		event.PreviousFence = g.GetPrevious().GetFence()
+		event.PreviousFence, event.Note, event.Repeated = g.GetPrevious().GetFence(), g.GetPrevious().GetReason(), g.GetRepeated()
 		switch g.GetPrevious().GetEnd() {
 		case coordinatorv1.PreviousEnd_PREVIOUS_END_RELEASED:
 			event.Previous = history.EndReleased
 		case coordinatorv1.PreviousEnd_PREVIOUS_END_LAPSED:
 			event.Previous = history.EndLapsed
 		}
-		return &held{call: what, attempt: event.Attempt, token: g.GetToken(), number: g.GetAttempt()}
+		return &held{call: what, attempt: event.Attempt, token: g.GetToken(), fence: g.GetFence(), number: g.GetAttempt()}
 	case answer.GetPending() != nil:
-		event.Kind, event.Number = history.Pending, answer.GetPending().GetAttempt()
+		event.Kind, event.Number, event.Holder = history.Pending, answer.GetPending().GetAttempt(), answer.GetPending().GetOwner()
 	case answer.GetCommitted() != nil:
 		event.Kind, event.Response = history.Replayed, digest(answer.GetCommitted().GetResponse())
 	default:
@@ -198,13 +237,20 @@ func digest(response *coordinatorv1.Response) history.Digest {
 func owner[A any](c *caller, ctx context.Context, start int, h *held, event history.Event,
 	call func(context.Context, coordinatorv1.CoordinatorServiceClient) (A, error),
 ) (answer A, when moment, err error) {
-	event.Key, event.Shard, event.Attempt = h.operation+" "+h.key, shardOf(h.call, c.shards), h.attempt
+	about := h.event(c.shards)
+	event.Namespace, event.Operation, event.Key, event.Shard = about.Namespace, about.Operation, about.Key, about.Shard
+	event.Attempt, event.Fence = h.attempt, h.fence
 	answer, when, err = insist(c, ctx, start, call)
-	event.Sent, event.Answered = when.first, when.answered
+	when.put(&event)
 	switch reason := reasonOf(err); {
 	case err == nil:
-		if a, ok := any(answer).(*coordinatorv1.ExtendResponse); ok {
+		switch a := any(answer).(type) {
+		case *coordinatorv1.ExtendResponse:
 			event.Deadline = ownersDeadline(when, a.GetRemaining().AsDuration())
+		case *coordinatorv1.CommitResponse:
+			event.Late, event.Repeated = a.GetLate(), a.GetRepeated()
+		case *coordinatorv1.ReleaseResponse:
+			event.Late, event.Repeated = a.GetLate(), a.GetRepeated()
 		}
 	case errors.Is(err, errGaveUp):
 		event.Unknown = true
@@ -226,14 +272,14 @@ func (c *caller) commit(ctx context.Context, start int, h *held, response *coord
 }
 
 func (c *caller) release(ctx context.Context, start int, h *held) error {
-	_, _, err := owner(c, ctx, start, h, history.Event{Kind: history.Released}, func(ctx context.Context, service coordinatorv1.CoordinatorServiceClient) (*coordinatorv1.ReleaseResponse, error) {
-		return service.Release(ctx, &coordinatorv1.ReleaseRequest{Identity: h.identity(), Token: h.token, Reason: "not today"})
+	_, _, err := owner(c, ctx, start, h, history.Event{Kind: history.Released, Note: releasedFor}, func(ctx context.Context, service coordinatorv1.CoordinatorServiceClient) (*coordinatorv1.ReleaseResponse, error) {
+		return service.Release(ctx, &coordinatorv1.ReleaseRequest{Identity: h.identity(), Token: h.token, Reason: releasedFor})
 	})
 	return err
 }
 
 func (c *caller) extend(ctx context.Context, start int, h *held, ttl time.Duration) error {
-	_, _, err := owner(c, ctx, start, h, history.Event{Kind: history.Extended}, func(ctx context.Context, service coordinatorv1.CoordinatorServiceClient) (*coordinatorv1.ExtendResponse, error) {
+	_, _, err := owner(c, ctx, start, h, history.Event{Kind: history.Extended, TTL: ttl}, func(ctx context.Context, service coordinatorv1.CoordinatorServiceClient) (*coordinatorv1.ExtendResponse, error) {
 		return service.Extend(ctx, &coordinatorv1.ExtendRequest{Identity: h.identity(), Token: h.token, PendingTtl: durationpb.New(ttl)})
 	})
 	return err
@@ -241,12 +287,13 @@ func (c *caller) extend(ctx context.Context, start int, h *held, ttl time.Durati
 
 // get asks for the record and records what it shows.
 func (c *caller) get(ctx context.Context, start int, what call) (*coordinatorv1.Record, error) {
-	event := history.Event{Key: what.operation + " " + what.key, Shard: shardOf(what, c.shards)}
+	event := what.event(c.shards)
 	answer, when, err := insist(c, ctx, start, func(ctx context.Context, service coordinatorv1.CoordinatorServiceClient) (*coordinatorv1.GetResponse, error) {
 		return service.Get(ctx, &coordinatorv1.GetRequest{Identity: what.identity(), IncludeBody: true})
 	})
 	record := answer.GetRecord()
-	event.Sent, event.Answered, event.Number = when.first, when.answered, record.GetAttempt()
+	when.put(&event)
+	event.Number, event.Holder, event.Fence, event.Revision = record.GetAttempt(), record.GetOwner(), record.GetFence(), record.GetRevision()
 	// A read belongs to its last try: every try reads anew.
 	event.Sent = when.last
 	switch {
@@ -255,11 +302,13 @@ func (c *caller) get(ctx context.Context, start int, what call) (*coordinatorv1.
 	case err != nil:
 		return nil, fmt.Errorf("get %q: %w", event.Key, err)
 	case record.GetState() == coordinatorv1.State_STATE_COMMITTED:
-		event.Kind, event.Response = history.Replayed, digest(record.GetResponse())
+		event.Kind, event.State, event.Response = history.Replayed, history.StateCommitted, digest(record.GetResponse())
 	case record.GetState() == coordinatorv1.State_STATE_PENDING:
-		event.Kind = history.Pending
+		event.Kind, event.State = history.Pending, history.StatePending
+	case record.GetState() == coordinatorv1.State_STATE_RELEASED:
+		event.Kind, event.State = history.Free, history.StateReleased
 	default:
-		event.Kind = history.Free
+		event.Kind, event.State = history.Free, history.StateLapsed
 	}
 	c.log.Add(event)
 	return record, err

@@ -11,8 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/test/history"
+	"github.com/atmostonce/coordinator/test/linearizability"
 	"github.com/atmostonce/coordinator/test/process"
 )
 
@@ -51,17 +54,19 @@ func (p *probe) run(ctx context.Context, c *process.Cluster, log *history.Record
 		if shardOf(what, shardsDefault) != p.shard {
 			continue
 		}
-		event := history.Event{Key: what.operation + " " + what.key, Shard: p.shard}
+		event := what.event(shardsDefault)
+		what.asks(&event)
 		_, _ = cryptorand.Read(event.Attempt[:])
-		when := moment{last: log.Now()}
+		when := moment{last: log.Now(), tries: 1}
 		try, done := context.WithTimeout(ctx, 300*time.Millisecond)
 		answer, err := coordinatorv1.NewCoordinatorServiceClient(c.Nodes[rand.IntN(len(c.Nodes))].Conn()).Reserve(try, &coordinatorv1.ReserveRequest{
-			Identity: what.identity(), AttemptId: event.Attempt[:],
+			Identity: what.identity(), AttemptId: event.Attempt[:], PendingTtl: durationpb.New(what.ttl), Owner: callersName,
 		})
 		done()
 		when.answered = log.Now()
 		if err == nil && answer.GetGranted() != nil {
-			event.Sent, event.Answered = when.last, when.answered
+			when.first = when.last
+			when.put(&event)
 			told(&event, answer, when, what)
 			log.Add(event)
 			p.last.Store(int64(when.answered))
@@ -274,11 +279,11 @@ func TestCheckerSeesAmnesia(t *testing.T) {
 	l.stop()
 	l.ended.Wait()
 	rules := make(map[history.Rule]int)
-	for _, violation := range history.Check(l.log.Events()) {
+	for _, violation := range linearizability.CheckAll(l.log.Events()) {
 		rules[violation.Rule]++
 	}
 	t.Log(rules)
-	for _, rule := range []history.Rule{history.DoubleGrant, history.LostCommit, history.RepeatedFence, history.LostGrant} {
+	for _, rule := range []history.Rule{history.DoubleGrant, history.LostCommit, history.RepeatedFence, history.LostGrant, linearizability.NotLinearizable} {
 		if rules[rule] == 0 {
 			t.Errorf("no %s was found", rule)
 		}

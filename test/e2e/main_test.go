@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/atmostonce/coordinator/test/history"
+	"github.com/atmostonce/coordinator/test/linearizability"
 	"github.com/atmostonce/coordinator/test/process"
 )
 
@@ -63,7 +64,9 @@ func verify(t *testing.T, log *history.Recorder) {
 	events := log.Events()
 	counts, unknown := history.Count(events)
 	t.Logf("%d answers: %v; %d calls without one", len(events)-unknown, counts, unknown)
-	found := history.Check(events)
+	began := time.Now()
+	found := linearizability.Check(events, linearizability.Options{Artifacts: t.ArtifactDir()})
+	t.Logf("checked in %v", time.Since(began).Round(time.Millisecond))
 	for i, violation := range found {
 		if i == 20 {
 			t.Errorf("… and %d more violations", len(found)-i)

@@ -70,13 +70,21 @@ func Check(events []Event) []Violation {
 func CheckFences(events []Event) []Violation {
 	c := &checker{}
 	shards := make(map[int][]*Event)
+	asked := make(map[Attempt]time.Duration)
 	for i := range events {
-		if e := &events[i]; e.Kind == Granted && !e.Unknown {
+		e := &events[i]
+		if !e.reserves() {
+			continue
+		}
+		if sent, ok := asked[e.Attempt]; !ok || e.Sent < sent {
+			asked[e.Attempt] = e.Sent
+		}
+		if e.Kind == Granted && !e.Unknown {
 			shards[e.Shard] = append(shards[e.Shard], e)
 		}
 	}
 	for _, number := range sorted(shards) {
-		c.fences(shards[number])
+		c.fences(shards[number], asked)
 	}
 	return c.found
 }
@@ -101,8 +109,9 @@ func sorted[K cmp.Ordered, V any](m map[K]V) []K {
 // when b was decided.
 func before(a, b *Event) bool { return !a.Unknown && a.Answered < b.Sent }
 
-// fences checks the grants of one shard.
-func (c *checker) fences(grants []*Event) {
+// fences checks the grants of one shard, of attempts that were first asked for at a
+// time: which of several deliveries was granted, nobody knows.
+func (c *checker) fences(grants []*Event, asked map[Attempt]time.Duration) {
 	byAnswer := slices.Clone(grants)
 	slices.SortStableFunc(byAnswer, func(a, b *Event) int { return cmp.Compare(a.Answered, b.Answered) })
 	owner := make(map[uint64]*Event)
@@ -123,11 +132,11 @@ func (c *checker) fences(grants []*Event) {
 		first = append(first, g)
 	}
 	bySent := slices.Clone(first)
-	slices.SortStableFunc(bySent, func(a, b *Event) int { return cmp.Compare(a.Sent, b.Sent) })
+	slices.SortStableFunc(bySent, func(a, b *Event) int { return cmp.Compare(asked[a.Attempt], asked[b.Attempt]) })
 	answered := 0
 	highest := &Event{}
 	for _, g := range bySent {
-		for answered < len(first) && before(first[answered], g) {
+		for answered < len(first) && first[answered].Answered < asked[g.Attempt] {
 			if first[answered].Fence > highest.Fence {
 				highest = first[answered]
 			}

@@ -105,6 +105,9 @@ func (m *model) get(s state, o *operation) (state, bool) {
 		so = s.phase == lapsed && (e.State == history.StateLapsed || e.State == history.StateUnrecorded) ||
 			s.phase == released && (e.State == history.StateReleased || e.State == history.StateUnrecorded)
 	}
+	if s.phase != released && e.Fingerprint != "" && e.Fingerprint != s.terms.fingerprint {
+		return s, false
+	}
 	if !so || !shown(&s, e) || !s.sees(e.Fence) {
 		return s, false
 	}
