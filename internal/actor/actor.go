@@ -30,6 +30,7 @@ type Actor struct {
 	retryAt   time.Time   // when to try again to begin a term; zero for no need
 	inFlight  []*proposal
 	restUntil time.Time // no reclaim is proposed before
+	quietTill time.Time // nothing is proposed before that nobody has asked for
 	again     []*call   // to be decided before anything in the mailbox
 	answers   answers
 	parked    parked

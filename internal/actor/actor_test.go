@@ -228,6 +228,38 @@ func TestWhatBefallsAnEntry(t *testing.T) {
 	}
 }
 
+// While Raft refuses all entries at once, as it does for as long as a transfer of
+// leadership hangs, the loop does not spin with those that nobody has asked for.
+func TestATickThatIsRefusedIsNotProposedInALoop(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, s *testShard) {
+		const most = 10_000
+		s.grant("k", 500*time.Millisecond)
+		s.grant("l", time.Hour)
+		s.fates.mu.Lock()
+		for range most {
+			s.fates.ticks = append(s.fates.ticks, raft.ErrLeadershipTransferInProgress)
+		}
+		s.fates.mu.Unlock()
+		start := time.Now()
+		time.Sleep(10 * time.Second)
+		s.fates.mu.Lock()
+		refused := most - len(s.fates.ticks)
+		s.fates.ticks = nil
+		s.fates.mu.Unlock()
+		if refused == 0 || refused > int(10*time.Second/beginAgainAfter) {
+			t.Errorf("%d entries were proposed in vain in %v", refused, time.Since(start))
+		}
+		synctest.Wait()
+		time.Sleep(beginAgainAfter + time.Millisecond)
+		if got := s.mustSubmit(Request{Get: ptr(key("k")), Received: time.Now()}).Record; got == nil || got.State != admission.StateLapsed {
+			t.Errorf("%+v", got)
+		}
+		if logged := s.group.Store().Stats().Clock.Now; time.Duration(logged) < 10*time.Second {
+			t.Errorf("the clock was not written down once it could be: %v", time.Duration(logged))
+		}
+	})
+}
+
 func TestAnEntryThatNeverEnds(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, s *testShard) {
 		stuck := make(chan struct{})

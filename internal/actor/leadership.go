@@ -21,8 +21,8 @@ type leadership struct {
 // live is the shard's clock at a moment of this replica's monotonic clock.
 func (l *leadership) live(now time.Time) admission.Time { return l.noted.Add(now.Sub(l.base)) }
 
-// beginAgainAfter is how long a leader waits whose first entry went wrong, so that it
-// does not spin while Raft makes up its mind.
+// beginAgainAfter is how long a leader waits whose first entry went wrong, or one that
+// nobody has asked for, so that it does not spin while Raft makes up its mind.
 const beginAgainAfter = 100 * time.Millisecond
 
 // reconsider brings the actor in line with what Raft says of leadership at this

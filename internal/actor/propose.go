@@ -114,6 +114,9 @@ func (a *Actor) settle(e ended) {
 		for _, c := range p.commands {
 			a.touch(c) // the next in the queue is not held up by what befell the first
 		}
+		// What is due stays due, and Raft may refuse it at once for seconds on end: while
+		// it waits for the answer of a server that it hands leadership over to.
+		a.quietTill = time.Now().Add(beginAgainAfter)
 	}
 	a.cfg.Logger.Debug("an entry came to nothing", "term", p.term, "error", e.err)
 	if current && (p.leaderStart || a.lead.serving) {
@@ -205,14 +208,18 @@ func (a *Actor) writeDownAt(now time.Time) time.Time {
 	if !ok || a.paused || !a.hasRoom() || a.writingDown() {
 		return time.Time{}
 	}
-	live, logged := a.lead.live(now), a.logged()
+	at, live, logged := time.Time{}, a.lead.live(now), a.logged()
 	if !alarm.Due(earliest, live) {
-		return now.Add(alarm.Wait(earliest, live, logged))
+		at = now.Add(alarm.Wait(earliest, live, logged))
+	} else {
+		// A reclaim that is put off does not put off the clock.
+		at = a.reclaimAt(now)
+		if tick := now.Add(alarm.DriftMin - live.Sub(logged)); tick.Before(at) {
+			at = tick
+		}
 	}
-	// A reclaim that is put off does not put off the clock.
-	at, tick := a.reclaimAt(now), now.Add(alarm.DriftMin-live.Sub(logged))
-	if tick.Before(at) {
-		return tick
+	if at.Before(a.quietTill) {
+		return a.quietTill
 	}
 	return at
 }

@@ -116,8 +116,9 @@ func (s *testShard) lastIndex() uint64 {
 // fates is the real group, except where a test has decided what befalls a proposal.
 type fates struct {
 	*raftfsm.Group
-	mu   sync.Mutex
-	next []fate
+	mu    sync.Mutex
+	next  []fate
+	ticks []error // what befalls the next entries that nobody has asked for
 }
 
 // fate is what befalls the next entry with commands: the real group gets it or not,
@@ -141,6 +142,11 @@ func (f *fates) Propose(entry []byte, within time.Duration) raft.ApplyFuture {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if len(f.ticks) > 0 && len(decoded.Commands) == 0 && !decoded.LeaderStart {
+		err := f.ticks[0]
+		f.ticks = f.ticks[1:]
+		return doomed{fate{err: err}}
+	}
 	if len(f.next) == 0 || len(decoded.Commands) == 0 {
 		return f.Group.Propose(entry, within)
 	}
