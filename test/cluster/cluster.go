@@ -48,6 +48,7 @@ const (
 
 // Options say what cluster it is to be.
 type Options struct {
+	Dir    string             // where the nodes' directories lie; "" is one of the test's own
 	Nodes  int                // 3 if zero
 	Change func(*node.Config) // may change a node's settings; may be nil
 }
@@ -65,6 +66,7 @@ type Cluster struct {
 	mu      sync.Mutex
 	nodes   map[string]*node.Node    // those that are started
 	crashed map[string]chan struct{} // closed when nothing is left of the node
+	images  map[string]string        // by node, what its disk was when it was killed
 	conns   map[string]*grpc.ClientConn
 }
 
@@ -87,9 +89,12 @@ func Start(t testing.TB, options Options) *Cluster {
 	if options.Nodes == 0 {
 		options.Nodes = 3
 	}
+	if options.Dir == "" {
+		options.Dir = t.TempDir()
+	}
 	c := &Cluster{
-		Network: netsim.New(), t: t, options: options, dir: t.TempDir(),
-		nodes: map[string]*node.Node{}, crashed: map[string]chan struct{}{}, conns: map[string]*grpc.ClientConn{},
+		Network: netsim.New(), t: t, options: options, dir: options.Dir,
+		nodes: map[string]*node.Node{}, crashed: map[string]chan struct{}{}, images: map[string]string{}, conns: map[string]*grpc.ClientConn{},
 	}
 	t.Cleanup(c.close)
 	for i := range options.Nodes {
@@ -122,6 +127,9 @@ func (c *Cluster) Log() string {
 	defer c.log.mu.Unlock()
 	return c.log.text.String()
 }
+
+// Address is where clients reach a node.
+func Address(name string) string { return name + clientPort }
 
 // StartNode starts a node on its directory.
 func (c *Cluster) StartNode(name string) {
@@ -188,18 +196,16 @@ func (c *Cluster) Conn(name string) *grpc.ClientConn {
 	if conn := c.conns[name]; conn != nil {
 		return conn
 	}
-	conn, err := grpc.NewClient("passthrough:///"+name+clientPort,
+	conn, err := grpc.NewClient("passthrough:///"+Address(name), append(DialOptions(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(c.Network.Host(ClientHost).Dial),
-		grpc.WithChainUnaryInterceptor(countTries),
-		grpc.WithStatsHandler(pacing{}),
 		// A node that is back is found at once: what is measured is the cluster. One that is
 		// away is not dialed for hours while nobody calls.
 		grpc.WithIdleTimeout(10*time.Second),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.5, MaxDelay: 500 * time.Millisecond},
 			MinConnectTimeout: time.Second,
-		}))
+		}))...)
 	if err != nil {
 		c.t.Fatal(err)
 	}

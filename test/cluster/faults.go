@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"testing/synctest"
 	"time"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
@@ -83,6 +84,26 @@ func (c *Cluster) Crash(name string) {
 	}()
 }
 
+// Kill is Crash, and what the node writes to its files from then on is undone when it is
+// started again: it finds them as kill -9 at that moment would have left them. Nothing
+// runs in the bubble while they are looked at, so that no write is under way. Only one
+// goroutine may do this at a time.
+func (c *Cluster) Kill(name string) {
+	c.t.Helper()
+	if c.Node(name) == nil {
+		return
+	}
+	synctest.Wait()
+	image := filepath.Join(c.dir, name+"-killed")
+	if err := errors.Join(os.RemoveAll(image), os.CopyFS(image, os.DirFS(filepath.Join(c.dir, name)))); err != nil {
+		c.t.Fatal(err)
+	}
+	c.Crash(name)
+	c.mu.Lock()
+	c.images[name] = image
+	c.mu.Unlock()
+}
+
 // awaitCrashed waits for what is left of a node that crashed, and reconnects its host.
 func (c *Cluster) awaitCrashed(name string) {
 	c.mu.Lock()
@@ -93,9 +114,23 @@ func (c *Cluster) awaitCrashed(name string) {
 		return
 	}
 	<-ended
-	for _, other := range append(c.Others(name), ClientHost) {
-		c.Network.Heal(name, other)
-		c.Network.Heal(other, name)
+	c.putBack(name)
+	c.Network.Rejoin(name)
+}
+
+// putBack makes the files of a node that was killed what they were then. Nothing is left
+// of the node.
+func (c *Cluster) putBack(name string) {
+	c.mu.Lock()
+	image := c.images[name]
+	delete(c.images, name)
+	c.mu.Unlock()
+	if image == "" {
+		return
+	}
+	dir := filepath.Join(c.dir, name)
+	if err := errors.Join(os.RemoveAll(dir), os.Rename(image, dir)); err != nil {
+		c.t.Fatal(err)
 	}
 }
 
@@ -146,6 +181,7 @@ func (c *Cluster) eachState(name string, do func(state, kept string) error) {
 	c.mu.Unlock()
 	if ended != nil {
 		<-ended
+		c.putBack(name)
 	}
 	states, err := filepath.Glob(filepath.Join(c.dir, name, "shards", "*", "state.db"))
 	if err != nil || len(states) == 0 {
@@ -202,14 +238,22 @@ func (c *Cluster) agree(number int) {
 	for range 6_000 {
 		states = states[:0]
 		for _, name := range c.Names {
-			hash, at, err := c.Replica(name, number).Group().Store().StateHash()
-			if err != nil {
-				c.t.Fatal(err)
+			replica := c.Replica(name, number)
+			if replica == nil {
+				c.t.Fatalf("%s has no replica of shard %d", name, number)
 			}
-			states = append(states, state{hash, at})
+			states = append(states, state{at: replica.Group().Store().Applied()})
 		}
-		if states[0].at == states[1].at && states[0].at == states[len(states)-1].at {
-			break
+		if !slices.ContainsFunc(states, func(s state) bool { return s != states[0] }) {
+			for i, name := range c.Names {
+				var err error
+				if states[i].hash, states[i].at, err = c.Replica(name, number).Group().Store().StateHash(); err != nil {
+					c.t.Fatal(err)
+				}
+			}
+			if !slices.ContainsFunc(states, func(s state) bool { return s.at != states[0].at }) {
+				break
+			}
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

@@ -17,6 +17,11 @@ type pacing struct{}
 
 type triesKey struct{}
 
+// DialOptions are what connections of gRPC need in a bubble.
+func DialOptions() []grpc.DialOption {
+	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(countTries), grpc.WithStatsHandler(pacing{})}
+}
+
 // countTries gives a call the counter that pacing looks at.
 func countTries(
 	ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption,

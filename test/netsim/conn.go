@@ -18,6 +18,8 @@ type conn struct {
 	way           way // from this end to the other
 	local, remote Address
 	in, out       *stream
+	number        int  // counts connections
+	dialed        bool // this is the end that was dialed from
 	once          sync.Once
 }
 

@@ -16,8 +16,11 @@
 // is healed, unless either end has given up by then. A dial over a cut link hangs
 // until its context ends. What a host sends to itself always arrives.
 //
+// What goes over a link takes its latency, and up to its jitter more, drawn for each
+// write from what [Network.Seed] says.
+//
 // [Network.Sever] breaks the connections between two hosts at both ends, as a
-// rebooting firewall does; [Host.Crash] breaks all of one host's and closes its
+// rebooting firewall does, and [Network.SeverOne] a single one of them; [Host.Crash] breaks all of one host's and closes its
 // listeners, as a machine does whose power fails and comes back.
 //
 // # Invariants

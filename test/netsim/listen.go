@@ -102,7 +102,7 @@ func (h *Host) Dial(ctx context.Context, address string) (net.Conn, error) {
 		n.mu.Lock()
 		changed := n.changed
 		open := h.name == host || !n.link(there).cut && !n.link(back).cut
-		trip := n.link(there).latency + n.link(back).latency
+		trip := n.delay(n.link(there)) + n.delay(n.link(back))
 		n.mu.Unlock()
 		if !open {
 			select {
@@ -138,6 +138,7 @@ func (h *Host) connect(address string) (net.Conn, error) {
 		return nil, fault("dial", Address(address), syscall.ECONNREFUSED)
 	}
 	near, far := connection(n, h.name, l.host.name, Address(net.JoinHostPort(h.name, n.freePort())), l.address)
+	near.number, near.dialed = n.port, true
 	n.conns[near], n.conns[far] = struct{}{}, struct{}{}
 	l.waiting <- far // there is room, and only who holds the mutex fills it
 	return near, nil

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -273,6 +274,97 @@ func TestSever(t *testing.T) {
 		}
 		write(t, own, "still there")
 		read(t, other, "still there")
+	})
+}
+
+// What goes over one connection keeps its order, however uneven the delays, and overtakes
+// what goes over another. The same seed gives the same delays.
+func TestJitter(t *testing.T) {
+	bubble(t, func(t *testing.T, network *netsim.Network, a, b *netsim.Host) {
+		const each = 50
+		network.Latency("a", "b", time.Millisecond)
+		arrivals := func(seed uint64) (all []time.Duration, overtaken bool) {
+			first, firstFar := pair(t, a, b)
+			second, secondFar := pair(t, a, b)
+			network.Seed(seed)
+			network.Jitter("a", "b", 100*time.Millisecond)
+			defer network.Jitter("a", "b", 0)
+			for i := range each {
+				began := time.Now()
+				write(t, first, string(rune('0'+i)))
+				write(t, second, string(rune('0'+i)))
+				var came [2]time.Duration
+				var reading sync.WaitGroup
+				for j, far := range []net.Conn{firstFar, secondFar} {
+					reading.Go(func() {
+						read(t, far, string(rune('0'+i)))
+						came[j] = time.Since(began)
+					})
+				}
+				reading.Wait()
+				all = append(all, came[:]...)
+				overtaken = overtaken || came[1] < came[0]
+			}
+			return all, overtaken
+		}
+		one, overtaken := arrivals(7)
+		if slices.Min(one) < time.Millisecond || slices.Max(one) >= 101*time.Millisecond || slices.Max(one) < 50*time.Millisecond {
+			t.Errorf("delays from %v to %v", slices.Min(one), slices.Max(one))
+		}
+		if !overtaken {
+			t.Error("nothing has overtaken anything")
+		}
+		if again, _ := arrivals(7); !slices.Equal(again, one) {
+			t.Error("the same seed, other delays")
+		}
+		if other, _ := arrivals(8); slices.Equal(other, one) {
+			t.Error("another seed, the same delays")
+		}
+		near, far := pair(t, a, b)
+		network.Jitter("a", "b", time.Second)
+		for i := range each {
+			write(t, near, string(rune('0'+i)))
+		}
+		for i := range each {
+			read(t, far, string(rune('0'+i)))
+		}
+	})
+}
+
+func TestSeverOne(t *testing.T) {
+	bubble(t, func(t *testing.T, network *netsim.Network, a, b *netsim.Host) {
+		network.SeverOne("a", "b", 5) // there is none
+		first, firstFar := pair(t, a, b)
+		second, secondFar := pair(t, b, a)
+		third, thirdFar := pair(t, a, b)
+		network.SeverOne("b", "a", 4) // the second of three
+		for _, conn := range []net.Conn{second, secondFar} {
+			if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("the severed one: %v", err)
+			}
+		}
+		for _, pair := range [][2]net.Conn{{first, firstFar}, {third, thirdFar}} {
+			write(t, pair[0], "still")
+			read(t, pair[1], "still")
+		}
+	})
+}
+
+func TestRejoin(t *testing.T) {
+	bubble(t, func(t *testing.T, network *netsim.Network, a, b *netsim.Host) {
+		near, far := pair(t, a, b)
+		network.Host("c")
+		network.Isolate("b")
+		network.Cut("a", "c")
+		write(t, near, "held")
+		silent(t, far)
+		network.Rejoin("b")
+		read(t, far, "held")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := a.Dial(ctx, "c:1"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a link of other hosts was healed too: %v", err)
+		}
 	})
 }
 

@@ -1,8 +1,11 @@
 package netsim
 
 import (
+	"cmp"
+	"math/rand/v2"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -18,6 +21,7 @@ type Network struct {
 	conns     map[*conn]struct{} // both ends of each
 	changed   chan struct{}      // closed and replaced whenever a link changes
 	port      int                // the last that was given out
+	random    *rand.Rand         // what delays are drawn from
 }
 
 // way is from one host to another.
@@ -27,6 +31,7 @@ type way struct{ from, to string }
 type link struct {
 	cut     bool
 	latency time.Duration
+	jitter  time.Duration // what is added to it at most
 }
 
 // Host is one machine of the network.
@@ -53,7 +58,16 @@ func New() *Network {
 		conns:     map[*conn]struct{}{},
 		changed:   make(chan struct{}),
 		port:      49151,
+		random:    rand.New(rand.NewPCG(0, 0)),
 	}
+}
+
+// Seed says where the delays of [Network.Jitter] are drawn from. Which of them meets
+// which write depends on the order in which goroutines run.
+func (n *Network) Seed(seed uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.random = rand.New(rand.NewPCG(seed, 0))
 }
 
 // Host returns the host of that name, which is there from now on.
@@ -80,6 +94,13 @@ func (n *Network) Latency(from, to string, latency time.Duration) {
 	n.change(from, to, func(l *link) { l.latency = latency })
 }
 
+// Jitter is how much longer than the latency it takes at most, drawn anew for each write
+// and each dial: what goes over one connection keeps its order and overtakes what goes
+// over another.
+func (n *Network) Jitter(from, to string, most time.Duration) {
+	n.change(from, to, func(l *link) { l.jitter = most })
+}
+
 // Partition cuts both ways between each host of one side and each of the other.
 func (n *Network) Partition(side, other []string) {
 	for _, a := range side {
@@ -103,6 +124,19 @@ func (n *Network) Isolate(name string) {
 	n.Partition([]string{name}, others)
 }
 
+// Rejoin heals every link of a host, both ways.
+func (n *Network) Rejoin(name string) {
+	n.mu.Lock()
+	for w, l := range n.links {
+		if w.from == name || w.to == name {
+			l.cut = false
+		}
+	}
+	n.announce()
+	n.mu.Unlock()
+	n.wake()
+}
+
 // HealAll heals every link.
 func (n *Network) HealAll() {
 	n.mu.Lock()
@@ -119,6 +153,19 @@ func (n *Network) Sever(a, b string) {
 	n.reset(func(c *conn) bool {
 		return c.way == way{a, b} || c.way == way{b, a}
 	})
+}
+
+// SeverOne breaks one of the connections between two hosts, at both ends: the one of
+// that place, modulo their number, in the order in which they were dialed.
+func (n *Network) SeverOne(a, b string, place int) {
+	between := n.all(func(c *conn) bool { return c.dialed && (c.way == way{a, b} || c.way == way{b, a}) })
+	if len(between) == 0 {
+		return
+	}
+	slices.SortFunc(between, func(x, y *conn) int { return cmp.Compare(x.number, y.number) })
+	one := between[place%len(between)]
+	one.in.abort()
+	one.out.abort()
 }
 
 // Crash breaks every connection of the host and closes its listeners. It may
@@ -178,7 +225,15 @@ func (n *Network) state(w way) (up bool, latency time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	l := n.link(w)
-	return !l.cut, l.latency
+	return !l.cut, n.delay(l)
+}
+
+// delay draws how long something takes; n.mu is held.
+func (n *Network) delay(l *link) time.Duration {
+	if l.jitter <= 0 {
+		return l.latency
+	}
+	return l.latency + time.Duration(n.random.Int64N(int64(l.jitter)))
 }
 
 // wake lets every connection look at its link again.
