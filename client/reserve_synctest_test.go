@@ -194,7 +194,10 @@ func TestCancelledCallsReturnAtOnce(t *testing.T) {
 				_, err := c.Reserve(ctx, id("k"), client.WithWait(time.Hour))
 				return err
 			},
-			"Do":      func(ctx context.Context) error { _, err := c.Do(ctx, id("other"), returns(client.Response{}, nil)); return err },
+			"Do": func(ctx context.Context) error {
+				_, err := c.Do(ctx, id("other"), returns(client.Response{}, nil))
+				return err
+			},
 			"Get":     func(ctx context.Context) error { _, err := c.Get(ctx, id("k")); return err },
 			"Resolve": func(ctx context.Context) error { return c.ResolveNotApplied(ctx, id("k"), 1, "") },
 			"Extend":  func(ctx context.Context) error { return r.Extend(ctx, 0) },

@@ -21,8 +21,8 @@
 //  2. The request is hashed ([WithFingerprint]).
 //  3. The coordinator is asked. Only if it grants a reservation the handler runs; a key
 //     that is done is answered with the stored message or status, and with the trailer
-//     idempotent-replayed: true. When no answer can be had the call is refused:
-//     UNAVAILABLE, and nothing was carried out.
+//     idempotent-replayed: true. When no answer can be had for 3 s ([WithReserveTimeout]) the
+//     call is refused: UNAVAILABLE, and nothing was carried out.
 //  4. What the handler answers is decided upon ([WithClassifier]) and recorded: stored, or
 //     released.
 //  5. The answer goes to the caller.
@@ -36,6 +36,16 @@
 // Not guarded by default ([WithMethods]) are methods that change nothing, those with the
 // option idempotency_level = NO_SIDE_EFFECTS in their proto file, and the health service,
 // whose callers know no keys.
+//
+// # When the coordinator does not answer
+//
+// A keyed call is refused, IDEMPOTENCY_UNAVAILABLE, and never waved through. One whose question
+// arrived, and whose answer was lost, may hold its key all the same: the client asks for it
+// again behind the scenes, with the same attempt, and releases it, for up to
+// [client.WithSettleTimeout] (1 min). Until then a retry is told that the key is in flight. If
+// the coordinator is away for longer, or this process ends first, the reservation lapses after
+// [WithPendingTTL]: under [client.Reopen] the next retry runs, under [client.Hold] the key is in
+// doubt, and may be settled as not applied.
 //
 // # Recorded before it is answered
 //

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/atmostonce/coordinator/client"
+	"github.com/atmostonce/coordinator/middleware/internal/refusal"
 )
 
 // name is a code as the page and the protocol write it.
@@ -53,5 +54,23 @@ func TestDocumented(t *testing.T) {
 	}
 	if rule(99, client.Reopen, false) != Uncertain {
 		t.Error("a code that gRPC does not have is not uncertain")
+	}
+}
+
+// The reasons are those that both middlewares answer with, and every one of them has a row.
+func TestReasonsAreOfTheirNames(t *testing.T) {
+	reasons := map[refusal.Code]Reason{
+		refusal.KeyMissing: ReasonKeyMissing, refusal.KeyInvalid: ReasonKeyInvalid, refusal.PrincipalRequired: ReasonPrincipalRequired,
+		refusal.InFlight: ReasonInFlight, refusal.Mismatch: ReasonMismatch, refusal.InDoubt: ReasonInDoubt,
+		refusal.Unavailable: ReasonUnavailable, refusal.Lost: ReasonLost, refusal.HandlerTimeout: ReasonHandlerTimeout,
+		refusal.ResponseNotStored: ReasonResponseNotStored, refusal.Misconfigured: ReasonMisconfigured,
+	}
+	for of, reason := range reasons {
+		if _, has := rows()[reason]; !has || string(of) != string(reason) {
+			t.Errorf("%s is %s, with a row: %v", of, reason, has)
+		}
+	}
+	if len(reasons) != len(rows()) {
+		t.Errorf("%d reasons, %d rows", len(reasons), len(rows()))
 	}
 }

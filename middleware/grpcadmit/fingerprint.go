@@ -3,12 +3,11 @@ package grpcadmit
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
-	"strings"
-	"unicode/utf8"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/atmostonce/coordinator/middleware/internal/admit"
 )
 
 // Fingerprint is what tells requests under the same key apart, 0 to 64 bytes: two requests
@@ -58,15 +57,5 @@ func WithoutFields(names ...protoreflect.Name) Fingerprint {
 // deterministic writes proto bytes as they are hashed and stored.
 func deterministic() proto.MarshalOptions { return proto.MarshalOptions{Deterministic: true} }
 
-// operationBytesMost is how long an operation may be.
-const operationBytesMost = 255
-
 // operation is the full method of a call.
-func operation(method string, _ proto.Message) string {
-	if len(method) <= operationBytesMost && utf8.ValidString(method) {
-		return method
-	}
-	sum := sha256.Sum256([]byte(method))
-	hash := "…sha256:" + hex.EncodeToString(sum[:])
-	return strings.ToValidUTF8(method[:min(len(method), operationBytesMost-len(hash))], "") + hash
-}
+func operation(method string, _ proto.Message) string { return admit.Operation(method) }

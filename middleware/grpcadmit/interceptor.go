@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -14,36 +12,24 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 
 	"github.com/atmostonce/coordinator/client"
+	"github.com/atmostonce/coordinator/middleware/internal/admit"
+	"github.com/atmostonce/coordinator/middleware/internal/key"
+	"github.com/atmostonce/coordinator/middleware/internal/refusal"
 )
 
 // guard is the interceptor with its settings. It does not change once it is made.
 type guard struct {
-	client *client.Client
-	logger *slog.Logger
+	admit.Settings
 
 	principal   func(context.Context) string
-	anonymous   bool
-	namespace   string
 	operation   func(string, proto.Message) string
 	sources     []KeySource
-	required    bool
 	methods     map[string]bool // nil: all but those without side effects
 	fingerprint Fingerprint
+	classifier  func(Outcome) Verdict
 
-	responseLimit int
-	classifier    func(Outcome) Verdict
-
-	onLapse        client.OnLapse
-	reserve        []client.ReserveOption
-	keepAlive      bool
-	callerCancels  bool
-	handlerTimeout time.Duration
-	settleWait     time.Duration
-
-	retryAfter time.Duration
-	rows       map[Reason]row
-	statuses   map[Reason]codes.Code
-	docs       string
+	rows     map[Reason]row
+	statuses map[Reason]codes.Code
 }
 
 // New returns an interceptor that admits each keyed call at most once. See the package's
@@ -53,16 +39,11 @@ type guard struct {
 // is found when the program starts, and never later.
 func New(c *client.Client, options ...Option) grpc.UnaryServerInterceptor {
 	g := &guard{
-		client: c, logger: slog.Default(), operation: operation, sources: []KeySource{IdempotencyKey()},
-		fingerprint: WholeRequest(), responseLimit: responseBytesDefault,
-		settleWait: settleWaitDefault, retryAfter: retryAfterDefault,
-		rows: rows(), statuses: map[Reason]codes.Code{}, docs: docsDefault,
+		Settings: admit.Defaults(c, docsDefault), operation: operation, sources: []KeySource{IdempotencyKey()},
+		fingerprint: WholeRequest(), rows: rows(), statuses: map[Reason]codes.Code{},
 	}
 	for _, option := range options {
 		option(g)
-	}
-	if c == nil {
-		panic("grpcadmit: there is no client")
 	}
 	if err := g.check(); err != nil {
 		panic(fmt.Sprintf("grpcadmit: %v", err))
@@ -77,47 +58,44 @@ func (g *guard) serve(ctx context.Context, request any, info *grpc.UnaryServerIn
 	}
 	message, ok := messageOf(request)
 	if !ok {
-		g.logger.ErrorContext(ctx, "a guarded call is no proto message", "operation", info.FullMethod, "type", fmt.Sprintf("%T", request))
-		return nil, g.answer(ctx, &refusal{reason: ReasonMisconfigured})
+		g.Logger.ErrorContext(ctx, "a guarded call is no proto message", "operation", info.FullMethod, "type", fmt.Sprintf("%T", request))
+		return nil, g.answer(ctx, &refusal.Refusal{Code: refusal.Misconfigured})
 	}
-	key, err := g.find(ctx, message)
-	if err == nil && key == "" {
-		if !g.required {
+	found, err := g.find(ctx, message)
+	if err == nil && found == "" {
+		if !g.Required {
 			return next(ctx, request)
 		}
-		err = &refusal{reason: ReasonKeyMissing, detail: "send one as " + MetadataKey + ", the same for every retry of this call"}
+		err = refusal.Missing(MetadataKey)
 	}
 	who := ""
 	if g.principal != nil {
 		who = g.principal(ctx)
 	}
-	if who == "" && !g.anonymous {
-		// Whoever is not known learns nothing else.
-		err = &refusal{reason: ReasonPrincipalRequired, detail: "keys belong to whoever uses them"}
+	if who == "" && !g.Anonymous {
+		err = refusal.Nobody() // whoever is not known learns nothing else
 	}
 	var fingerprint []byte
 	if err == nil {
 		if fingerprint, err = g.fingerprint(info.FullMethod, message); err != nil {
-			g.logger.ErrorContext(ctx, "a guarded call has no fingerprint", "operation", info.FullMethod, "error", err)
-			err = &refusal{reason: ReasonMisconfigured}
+			g.Logger.ErrorContext(ctx, "a guarded call has no fingerprint", "operation", info.FullMethod, "error", err)
+			err = &refusal.Refusal{Code: refusal.Misconfigured}
 		}
 	}
 	if err != nil {
 		return g.refuse(ctx, info.FullMethod, err)
 	}
-	options := append([]client.ReserveOption{}, g.reserve...)
-	options = append(options, client.WithFingerprint(fingerprint), client.WithOnLapse(g.onLapse))
-	reservation, err := g.client.Reserve(ctx, client.Identity{
-		Namespace: g.namespace, Principal: who, Operation: g.operation(info.FullMethod, message), Key: key,
-	}, options...)
+	attempt, err := g.Ask(ctx, admit.Question{
+		Principal: who, Operation: g.operation(info.FullMethod, message), Key: found, Fingerprint: fingerprint,
+	})
 	if err != nil {
 		return g.refuse(ctx, info.FullMethod, err)
 	}
-	a := &attempt{
-		guard: g, next: next, request: request, message: message, method: info.FullMethod,
-		admission: &admission{reservation: reservation}, reservation: reservation,
+	h := &handling{guard: g, attempt: attempt, next: next, request: request, message: message, method: info.FullMethod}
+	if refused := attempt.Run(ctx, h); refused != nil {
+		return nil, g.answer(ctx, refused)
 	}
-	return a.serve(ctx)
+	return h.response, h.err
 }
 
 // guarded reports whether calls of the method are.
@@ -138,16 +116,17 @@ func (g *guard) guarded(method string) bool {
 // find asks the sources, in their order.
 func (g *guard) find(ctx context.Context, request proto.Message) (string, error) {
 	for _, source := range g.sources {
-		key, err := source(ctx, request)
-		if err == nil {
-			err = checkKey(key)
+		found, err := source(ctx, request)
+		switch {
+		case err != nil:
+			return "", refusal.Invalid(err.Error())
+		case found == "":
+			continue
 		}
-		if err != nil {
-			return "", &refusal{reason: ReasonKeyInvalid, detail: err.Error()}
+		if err := key.Check(found); err != nil {
+			return "", refusal.Invalid(err.Error())
 		}
-		if key != "" {
-			return key, nil
-		}
+		return found, nil
 	}
 	return "", nil
 }
@@ -155,34 +134,15 @@ func (g *guard) find(ctx context.Context, request proto.Message) (string, error)
 // refuse answers a call that is not admitted.
 func (g *guard) refuse(ctx context.Context, method string, err error) (any, error) {
 	var (
-		told      *refusal
+		refused   *refusal.Refusal
 		committed *client.CommittedError
 	)
 	switch {
-	case errors.As(err, &told):
 	case errors.As(err, &committed):
 		return g.replay(ctx, method, committed.Response)
-	case errors.Is(err, client.ErrPending):
-		told = &refusal{
-			reason: ReasonInFlight, retryAfter: max(client.RetryAfter(err), time.Millisecond),
-			detail: "try again later with the same key",
-		}
-	case errors.Is(err, client.ErrInDoubt):
-		told = &refusal{
-			reason: ReasonInDoubt,
-			detail: "whether it was carried out is not known; someone who knows must settle it first",
-		}
-	case errors.Is(err, client.ErrFingerprintMismatch):
-		told = &refusal{reason: ReasonMismatch, detail: "a new request needs a new key; do not send this one again"}
-	case errors.Is(err, client.ErrInvalidArgument):
-		g.logger.ErrorContext(ctx, "the coordinator refuses what it is asked for", "operation", method, "error", err)
-		told = &refusal{reason: ReasonMisconfigured}
+	case errors.As(err, &refused):
 	default:
-		g.logger.WarnContext(ctx, "a keyed call was refused: the coordinator does not admit it", "operation", method, "error", err)
-		told = &refusal{
-			reason: ReasonUnavailable, retryAfter: max(client.RetryAfter(err), g.retryAfter),
-			detail: "this call was not carried out; try again later with the same key",
-		}
+		refused = refusal.OfReserve(err, g.RetryAfter)
 	}
-	return nil, g.answer(ctx, told)
+	return nil, g.answer(ctx, refused)
 }

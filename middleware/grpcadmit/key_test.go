@@ -107,7 +107,7 @@ func TestKeyFromField(t *testing.T) {
 	}
 	guard := grpcadmit.New(shared.start(), caller(t.Name()), grpcadmit.WithKeys(grpcadmit.KeyFromField("value")), grpcadmit.WithKeyRequired())
 	for value, reason := range map[string]grpcadmit.Reason{
-		"a key, as it is": "", "": grpcadmit.ReasonKeyMissing, "käse": grpcadmit.ReasonKeyInvalid,
+		"a key, as it is": "", "": grpcadmit.ReasonKeyMissing, "käse": "",
 		strings.Repeat("k", 256): grpcadmit.ReasonKeyInvalid,
 	} {
 		_, err := guard(t.Context(), wrapperspb.String(value), &grpc.UnaryServerInfo{FullMethod: wipe},

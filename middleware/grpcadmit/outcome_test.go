@@ -445,6 +445,29 @@ func TestCoordinatorAway(t *testing.T) {
 	want(t, send(t, conn, "k"), grpcadmit.ReasonUnavailable, codes.Unavailable)
 }
 
+// Nobody who uses the defaults waits long for a no, and who has less patience says so.
+func TestAwayIsSaidSoon(t *testing.T) {
+	away, err := client.Dial([]string{"127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer away.Close()
+	for _, test := range []struct {
+		options []grpcadmit.Option
+		most    time.Duration
+	}{
+		{nil, 6 * time.Second}, // 3 s, on a machine that has much to do
+		{[]grpcadmit.Option{grpcadmit.WithWait(time.Minute), grpcadmit.WithReserveTimeout(200 * time.Millisecond)}, 2 * time.Second},
+	} {
+		conn := serveFor(t, away, nil, append(test.options, grpcadmit.WithLogger(slog.New(slog.DiscardHandler)))...)
+		began := time.Now()
+		want(t, send(t, conn, "k"), grpcadmit.ReasonUnavailable, codes.Unavailable)
+		if took := time.Since(began); took > test.most {
+			t.Errorf("after %v", took)
+		}
+	}
+}
+
 // The coordinator goes away while the handler runs: the caller is told that it was carried
 // out, and not what it answered.
 func TestCoordinatorGoesAway(t *testing.T) {
@@ -513,6 +536,7 @@ func TestOptions(t *testing.T) {
 		"timeout":        func() { grpcadmit.New(c, caller("x"), grpcadmit.WithHandlerTimeout(-1)) },
 		"settle wait":    func() { grpcadmit.New(c, caller("x"), grpcadmit.WithSettleWait(0)) },
 		"retry after":    func() { grpcadmit.New(c, caller("x"), grpcadmit.WithRetryAfter(0)) },
+		"no time":        func() { grpcadmit.New(c, caller("x"), grpcadmit.WithReserveTimeout(0)) },
 		"a code":         func() { grpcadmit.New(c, caller("x"), grpcadmit.WithStatusCode(grpcadmit.ReasonInFlight, codes.OK)) },
 		"no such code":   func() { grpcadmit.New(c, caller("x"), grpcadmit.WithStatusCode(grpcadmit.ReasonInFlight, 17)) },
 		"no such reason": func() { grpcadmit.New(c, caller("x"), grpcadmit.WithStatusCode("X", codes.Aborted)) },

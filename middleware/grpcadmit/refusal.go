@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/atmostonce/coordinator/middleware/internal/refusal"
 )
 
 // Domain is the domain of the google.rpc.ErrorInfo of what the interceptor says by itself.
@@ -84,47 +86,36 @@ func rows() map[Reason]row {
 	}
 }
 
-// refusal is one answer of the interceptor. It is an error, so that what refuses a call can
-// return it.
-type refusal struct {
-	reason     Reason
-	detail     string
-	retryAfter time.Duration // 0: no RetryInfo
-	executed   bool          // the handler has run
-	code       codes.Code    // of the answer that was not kept
-}
-
-func (r *refusal) Error() string { return string(r.reason) + ": " + r.detail }
-
 // pushback is the trailer that gRPC's own retries take their pause from, in ms.
 const pushback = "grpc-retry-pushback-ms"
 
 // answer makes a refusal the status that its caller gets.
-func (g *guard) answer(ctx context.Context, r *refusal) error {
-	row := g.rows[r.reason]
-	if code, ok := g.statuses[r.reason]; ok {
+func (g *guard) answer(ctx context.Context, r *refusal.Refusal) error {
+	reason := Reason(r.Code)
+	row := g.rows[reason]
+	if code, ok := g.statuses[reason]; ok {
 		row.code = code
 	}
 	message := row.title
-	if r.detail != "" {
-		message += ": " + r.detail
+	if r.Detail != "" {
+		message += ": " + r.Detail
 	}
-	info := &errdetails.ErrorInfo{Reason: string(r.reason), Domain: Domain, Metadata: map[string]string{}}
-	if r.executed {
+	info := &errdetails.ErrorInfo{Reason: string(reason), Domain: Domain, Metadata: map[string]string{}}
+	if r.Executed {
 		info.Metadata["executed"] = "true"
 	}
-	if r.reason == ReasonResponseNotStored {
-		info.Metadata["executed_code"] = strconv.Itoa(int(r.code))
+	if reason == ReasonResponseNotStored {
+		info.Metadata["executed_code"] = strconv.Itoa(r.Status)
 	}
 	details := []protoadapt.MessageV1{info}
-	if r.retryAfter > 0 {
-		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(r.retryAfter)})
-		pause := int64(math.Ceil(float64(r.retryAfter) / float64(time.Millisecond)))
+	if r.RetryAfter > 0 {
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(r.RetryAfter)})
+		pause := int64(math.Ceil(float64(r.RetryAfter) / float64(time.Millisecond)))
 		// It fails where there is no stream, as in tests of a handler; then nobody retries.
 		_ = grpc.SetTrailer(ctx, metadata.Pairs(pushback, strconv.FormatInt(min(pause, math.MaxInt32), 10)))
 	}
 	details = append(details, &errdetails.Help{Links: []*errdetails.Help_Link{
-		{Description: "what this means and what to do", Url: g.docs + "#" + string(r.reason)},
+		{Description: "what this means and what to do", Url: g.Docs + "#" + string(reason)},
 	}})
 	told := status.New(row.code, message)
 	if whole, err := told.WithDetails(details...); err == nil {

@@ -19,6 +19,8 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/atmostonce/coordinator/client"
+	"github.com/atmostonce/coordinator/middleware/internal/admit"
+	"github.com/atmostonce/coordinator/middleware/internal/refusal"
 )
 
 // ReplayedTrailer marks a replay. Its value is "true".
@@ -55,39 +57,28 @@ func (g *guard) storable(response any, told *status.Status) client.Response {
 		}
 		var ok bool
 		if message, ok = messageOf(response); !ok {
-			return omitted(code, 0)
+			return admit.Omitted(code, 0)
 		}
 	}
 	body, err := deterministic().Marshal(message)
 	switch {
 	case err != nil:
-		return omitted(code, 0)
-	case len(body) > g.responseLimit:
-		return omitted(code, len(body))
+		return admit.Omitted(code, 0)
+	case len(body) > g.ResponseLimit:
+		return admit.Omitted(code, int64(len(body)))
 	}
 	return client.Response{Code: code, ContentType: contentType + "; proto=" + string(proto.MessageName(message)), Body: body}
-}
-
-// omitted stands for an answer that cannot be stored.
-func omitted(code, bytes int) client.Response {
-	return client.Response{Code: code, Headers: []client.Header{
-		{Name: client.OmittedHeader, Value: strconv.Itoa(bytes)},
-	}}
 }
 
 // replay answers with what is stored. It may be what an operator wrote when settling, or
 // another kind of client: what is no answer of gRPC is said not to be stored.
 func (g *guard) replay(ctx context.Context, method string, stored client.Response) (any, error) {
-	code := codes.Code(min(max(stored.Code, 0), storedCodeHighest))
 	response, told, err := read(method, stored)
 	if err != nil {
-		g.logger.ErrorContext(ctx, "a stored response cannot be replayed", "operation", method, "error", err)
+		g.Logger.ErrorContext(ctx, "a stored response cannot be replayed", "operation", method, "error", err)
 	}
 	if err != nil || stored.Omitted() {
-		return nil, g.answer(ctx, &refusal{
-			reason: ReasonResponseNotStored, executed: true, code: code,
-			detail: "do not send it again: nothing would be carried out",
-		})
+		return nil, g.answer(ctx, refusal.Omitted(min(max(stored.Code, 0), storedCodeHighest)))
 	}
 	// It fails where there is no stream, as in tests of a handler; then there is no trailer.
 	_ = grpc.SetTrailer(ctx, metadata.Pairs(ReplayedTrailer, "true"))

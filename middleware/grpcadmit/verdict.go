@@ -2,7 +2,6 @@ package grpcadmit
 
 import (
 	"context"
-	"sync/atomic"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
@@ -10,6 +9,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/atmostonce/coordinator/client"
+	"github.com/atmostonce/coordinator/middleware/internal/admit"
+	"github.com/atmostonce/coordinator/middleware/internal/verdict"
 )
 
 // Verdict says what a handler's answer means for its key.
@@ -17,28 +18,18 @@ type Verdict int
 
 const (
 	// Default leaves it to the rule; see [WithClassifier].
-	Default Verdict = iota
+	Default = Verdict(verdict.Default)
 	// Store means that it is done. The answer is stored, and every retry gets it.
-	Store
+	Store = Verdict(verdict.Store)
 	// Release means that nothing happened, and nothing will. The next call runs the handler.
-	Release
+	Release = Verdict(verdict.Release)
 	// Uncertain means that it may have happened, or may happen yet. Nothing is stored or
 	// released; the reservation lapses, and [WithOnLapse] says what that means.
-	Uncertain
+	Uncertain = Verdict(verdict.Uncertain)
 )
 
 // String returns the verdict's name.
-func (v Verdict) String() string {
-	switch v {
-	case Store:
-		return "store"
-	case Release:
-		return "release"
-	case Uncertain:
-		return "uncertain"
-	}
-	return "default"
-}
+func (v Verdict) String() string { return verdict.Verdict(v).String() }
 
 // Outcome is what a handler answered, for a classifier. It must not be changed.
 type Outcome struct {
@@ -87,39 +78,28 @@ func passedOn(told *status.Status) bool {
 	return false
 }
 
-// admission is what a guarded handler can ask its context for.
-type admission struct {
-	reservation *client.Reservation
-	mark        atomic.Int32 // a Verdict
-}
+// attemptKey is where a handler's context has its attempt.
+type attemptKey struct{}
 
-type admissionKey struct{}
+func attemptOf(ctx context.Context) *admit.Attempt {
+	a, _ := ctx.Value(attemptKey{}).(*admit.Attempt)
+	return a
+}
 
 // Reservation returns the reservation that a call was admitted with, from its context: the
 // fence, for systems downstream that compare it, and [client.Reservation.Derive] for the keys
 // of side effects. nil where the call is not guarded. It is the interceptor that commits and
 // releases it.
-func Reservation(ctx context.Context) *client.Reservation {
-	if a, ok := ctx.Value(admissionKey{}).(*admission); ok {
-		return a.reservation
-	}
-	return nil
-}
+func Reservation(ctx context.Context) *client.Reservation { return attemptOf(ctx).Reservation() }
 
 // MarkUncertain says, from within a guarded handler, that what it does may have happened
 // whatever it answers: nothing is stored or released. The last mark counts, and it counts
 // more than the classifier. Not guarded: does nothing.
-func MarkUncertain(ctx context.Context) { mark(ctx, Uncertain) }
+func MarkUncertain(ctx context.Context) { attemptOf(ctx).Mark(verdict.Uncertain) }
 
 // MarkNotApplied says that nothing happened and nothing will, whatever the answer is: the
 // key is free again, under [client.Hold] too.
-func MarkNotApplied(ctx context.Context) { mark(ctx, Release) }
+func MarkNotApplied(ctx context.Context) { attemptOf(ctx).Mark(verdict.Release) }
 
 // MarkDone says that it is done, whatever the answer is: the answer is stored.
-func MarkDone(ctx context.Context) { mark(ctx, Store) }
-
-func mark(ctx context.Context, v Verdict) {
-	if a, ok := ctx.Value(admissionKey{}).(*admission); ok {
-		a.mark.Store(int32(v))
-	}
-}
+func MarkDone(ctx context.Context) { attemptOf(ctx).Mark(verdict.Store) }

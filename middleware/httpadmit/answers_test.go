@@ -208,6 +208,30 @@ func TestAway(t *testing.T) {
 	wantCode(t, post(t, wrong, "k"), httpadmit.CodeMisconfigured, 500)
 }
 
+// Nobody who uses the defaults waits long for a no, and who has less patience says so.
+func TestAwayIsSaidSoon(t *testing.T) {
+	away, err := client.Dial([]string{"127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer away.Close()
+	for _, c := range []struct {
+		options []httpadmit.Option
+		most    time.Duration
+	}{
+		{nil, 6 * time.Second}, // 3 s, on a machine that has much to do
+		{[]httpadmit.Option{httpadmit.WithWait(time.Minute), httpadmit.WithReserveTimeout(200 * time.Millisecond)}, 2 * time.Second},
+	} {
+		var runs atomic.Int64
+		server := listen(t, httpadmit.New(away, append(c.options, caller("a"))...)(counted(&runs)))
+		began := time.Now()
+		wantCode(t, post(t, server, "k"), httpadmit.CodeUnavailable, 503)
+		if took := time.Since(began); took > c.most || runs.Load() != 0 {
+			t.Errorf("after %v, %d runs", took, runs.Load())
+		}
+	}
+}
+
 // Keys from elsewhere, in their order.
 func TestSeveralSources(t *testing.T) {
 	var runs atomic.Int64
@@ -273,6 +297,9 @@ func TestOptions(t *testing.T) {
 		"a timeout":      {caller("a"), httpadmit.WithHandlerTimeout(-1)},
 		"a wait":         {caller("a"), httpadmit.WithSettleWait(0)},
 		"a delay":        {caller("a"), httpadmit.WithRetryAfter(0)},
+		"no time":        {caller("a"), httpadmit.WithReserveTimeout(0)},
+		"no operation":   {caller("a"), httpadmit.WithOperation(nil)},
+		"no logger":      {caller("a"), httpadmit.WithLogger(nil)},
 	} {
 		func() {
 			defer func() {

@@ -7,13 +7,12 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+
+	"github.com/atmostonce/coordinator/middleware/internal/admit"
 )
 
-// Bounds of a dedupe window: those of the coordinator's retention.
-const (
-	windowLeast = time.Second
-	windowMost  = 30 * 24 * time.Hour
-)
+// windowMost is the longest dedupe window: the coordinator's longest retention.
+const windowMost = 30 * 24 * time.Hour
 
 // AutomaticKey makes a key for requests that bring none, such as webhooks of a chart
 // service: two requests whose fields are the same are one, if the second comes within
@@ -38,8 +37,8 @@ const (
 // Under [client.Hold], one whose outcome is unknown blocks its key beyond the window,
 // until it is settled.
 func AutomaticKey(window time.Duration, fields ...Field) KeySource {
-	if window < windowLeast || window > windowMost {
-		return KeySource{err: fmt.Errorf("AutomaticKey: the window is %v, it must be %v to %v", window, windowLeast, windowMost)}
+	if window < admit.WindowLeast || window > windowMost {
+		return KeySource{err: fmt.Errorf("AutomaticKey: the window is %v, it must be %v to %v", window, admit.WindowLeast, windowMost)}
 	}
 	if len(fields) == 0 {
 		return KeySource{err: errors.New("AutomaticKey: there are no fields")}

@@ -21,10 +21,21 @@
 //     ([WithFingerprint]). The handler reads it again.
 //  3. The coordinator is asked. Only if it grants a reservation the handler runs; a key
 //     that is done is answered with the stored response and Idempotent-Replayed: true.
-//     When no answer can be had the request is refused: 503, and nothing was carried out.
+//     When no answer can be had for 3 s ([WithReserveTimeout]) the request is refused: 503, and
+//     nothing was carried out.
 //  4. The handler's response is kept back.
 //  5. What it means is decided ([WithClassifier]) and recorded: stored, or released.
 //  6. The response goes to the caller.
+//
+// # When the coordinator does not answer
+//
+// A keyed request is refused, IDEMPOTENCY_UNAVAILABLE, and never waved through. One whose
+// question arrived, and whose answer was lost, may hold its key all the same: the client asks
+// for it again behind the scenes, with the same attempt, and releases it, for up to
+// [client.WithSettleTimeout] (1 min). Until then a retry is told that the key is in flight. If
+// the coordinator is away for longer, or this process ends first, the reservation lapses after
+// [WithPendingTTL]: under [client.Reopen] the next retry runs, under [client.Hold] the key is in
+// doubt, and may be settled as not applied.
 //
 // # Recorded before it is answered
 //

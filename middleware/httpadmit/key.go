@@ -6,16 +6,13 @@ import (
 	"net/http"
 	"strings"
 	"time"
-	"unicode/utf8"
 
-	"github.com/dunglas/httpsfv"
+	"github.com/atmostonce/coordinator/middleware/internal/key"
+	"github.com/atmostonce/coordinator/middleware/internal/refusal"
 )
 
 // HeaderName is the header of draft-ietf-httpapi-idempotency-key-header.
 const HeaderName = "Idempotency-Key"
-
-// keyBytesMost is how long a key may be.
-const keyBytesMost = 255
 
 // KeySource finds the key of a request. [WithKeys] takes several: the first that finds
 // one decides, and one that finds a malformed key refuses the request.
@@ -47,57 +44,24 @@ func IdempotencyKey() KeySource {
 		default:
 			return foundKey{}, keyInvalid("the header %s is there %d times", HeaderName, len(lines))
 		}
-		key, err := parseKey(lines[0])
-		return foundKey{value: key}, err
+		value, err := key.Parse(lines[0], "the header "+HeaderName)
+		if err != nil {
+			return foundKey{}, refusal.Invalid(err.Error())
+		}
+		return foundKey{value: value}, nil
 	}}
 }
 
-// parseKey reads the value of the header Idempotency-Key.
-func parseKey(value string) (string, error) {
-	// What is around a header's value does not belong to it, and net/http has removed it.
-	value = strings.Trim(value, " \t")
-	key := value
-	if strings.HasPrefix(value, `"`) {
-		item, err := httpsfv.UnmarshalItem([]string{value})
-		if err != nil {
-			return "", keyInvalid("the header %s is not a string as RFC 9651 has it", HeaderName)
-		}
-		text, ok := item.Value.(string)
-		if !ok {
-			return "", keyInvalid("the header %s is not a string", HeaderName)
-		}
-		key = text
-	} else if strings.HasPrefix(value, ":") || strings.ContainsFunc(value, notBare) {
-		return "", keyInvalid("the header %s is neither a quoted string nor a bare key", HeaderName)
-	}
-	return key, checkKey(key)
+func keyInvalid(format string, arguments ...any) *refusal.Refusal {
+	return refusal.Invalid(fmt.Sprintf(format, arguments...))
 }
 
-// notBare reports whether a bare key must not hold the character: what is not in this
-// list means something in a structured field, or does not survive every proxy.
-func notBare(c rune) bool {
-	switch {
-	case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
-		return false
+// checked is a key that was found, if it is one.
+func checked(value string) (foundKey, error) {
+	if err := key.Check(value); err != nil {
+		return foundKey{}, refusal.Invalid(err.Error())
 	}
-	return !strings.ContainsRune("-._~:/+=@!#$%&*^|", c)
-}
-
-// checkKey checks what holds for a key of every origin.
-func checkKey(key string) error {
-	switch {
-	case key == "":
-		return keyInvalid("the key is empty")
-	case len(key) > keyBytesMost:
-		return keyInvalid("the key has %d bytes, and may have %d", len(key), keyBytesMost)
-	case !utf8.ValidString(key):
-		return keyInvalid("the key is not valid UTF-8")
-	}
-	return nil
-}
-
-func keyInvalid(format string, arguments ...any) *problem {
-	return &problem{code: CodeKeyInvalid, detail: fmt.Sprintf(format, arguments...)}
+	return foundKey{value: value}, nil
 }
 
 // KeyFromHeader takes the key from another header, such as X-GitHub-Delivery, as it is:
@@ -112,7 +76,7 @@ func KeyFromHeader(name string) KeySource {
 		case len(lines) != 1:
 			return foundKey{}, keyInvalid("the header %s is there %d times", name, len(lines))
 		}
-		return foundKey{value: lines[0]}, checkKey(lines[0])
+		return checked(lines[0])
 	}}
 }
 
@@ -130,11 +94,11 @@ func KeyFromJSON(path ...string) KeySource {
 		if err != nil || !ok {
 			return foundKey{}, err
 		}
-		key, isString := value.(string)
+		text, isString := value.(string)
 		if !isString {
 			return foundKey{}, keyInvalid("the body's %s is not a string", strings.Join(path, "."))
 		}
-		return foundKey{value: key}, checkKey(key)
+		return checked(text)
 	}}
 }
 
@@ -151,13 +115,13 @@ func KeyFunc(find func(r *http.Request, body []byte) (string, error)) KeySource 
 		if err != nil {
 			return foundKey{}, err
 		}
-		key, err := find(q.http, body)
+		value, err := find(q.http, body)
 		switch {
 		case err != nil:
-			return foundKey{}, keyInvalid("%v", err)
-		case key == "":
+			return foundKey{}, refusal.Invalid(err.Error())
+		case value == "":
 			return foundKey{}, nil
 		}
-		return foundKey{value: key}, checkKey(key)
+		return checked(value)
 	}}
 }

@@ -1,52 +1,32 @@
 package httpadmit
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
-	"strings"
-	"sync/atomic"
-	"time"
-	"unicode/utf8"
 
 	"github.com/atmostonce/coordinator/client"
+	"github.com/atmostonce/coordinator/middleware/internal/admit"
+	"github.com/atmostonce/coordinator/middleware/internal/refusal"
 )
 
 // guard is the middleware with its settings. It does not change once it is made.
 type guard struct {
-	client *client.Client
-	logger *slog.Logger
+	admit.Settings
 
 	principal   func(*http.Request) string
-	anonymous   bool
-	namespace   string
 	operation   func(*http.Request) string
 	sources     []KeySource
-	required    bool
 	methods     map[string]bool // nil: all but the safe ones
 	fingerprint Fingerprint
 	bodyLimit   int64
+	unstored    []string
+	never       map[string]bool // unstored and hopByHop
+	classifier  func(Outcome) Verdict
 
-	responseLimit int
-	unstored      []string
-	never         map[string]bool // unstored and hopByHop
-	classifier    func(Outcome) Verdict
-
-	onLapse        client.OnLapse
-	reserve        []client.ReserveOption
-	keepAlive      bool
-	callerCancels  bool
-	handlerTimeout time.Duration
-	settleWait     time.Duration
-
-	retryAfter time.Duration
-	rows       map[Code]row
-	statuses   map[Code]int
-	docs       string
-	challenge  string
+	rows      map[Code]row
+	statuses  map[Code]int
+	challenge string
 }
 
 // New returns a middleware that admits each keyed request at most once. See the
@@ -56,17 +36,13 @@ type guard struct {
 // window is out of range. That is found when the program starts, and never later.
 func New(c *client.Client, options ...Option) func(http.Handler) http.Handler {
 	g := &guard{
-		client: c, logger: slog.Default(), operation: operation, sources: []KeySource{IdempotencyKey()},
-		fingerprint: RawBody(), bodyLimit: bodyBytesDefault,
-		responseLimit: responseBytesDefault, unstored: NeverStored(),
-		settleWait: settleWaitDefault, retryAfter: retryAfterDefault,
-		rows: rows(), statuses: map[Code]int{}, docs: docsDefault, challenge: "Bearer",
+		Settings: admit.Defaults(c, docsDefault), operation: operation, sources: []KeySource{IdempotencyKey()},
+		fingerprint: RawBody(), bodyLimit: bodyBytesDefault, unstored: NeverStored(),
+		rows: rows(), statuses: map[Code]int{}, challenge: "Bearer",
 	}
+	g.Abort = http.ErrAbortHandler
 	for _, option := range options {
 		option(g)
-	}
-	if c == nil {
-		panic("httpadmit: there is no client")
 	}
 	if err := g.check(); err != nil {
 		panic(fmt.Sprintf("httpadmit: %v", err))
@@ -91,18 +67,18 @@ func (g *guard) serve(w http.ResponseWriter, r *http.Request, next http.Handler)
 		who = g.principal(r)
 	}
 	q := &request{w: w, http: r, limit: g.bodyLimit, admit: func() error {
-		if who == "" && !g.anonymous {
-			return &problem{code: CodePrincipalRequired, detail: "keys belong to whoever uses them"}
+		if who == "" && !g.Anonymous {
+			return refusal.Nobody()
 		}
 		return nil
 	}}
 	key, err := g.find(q)
 	if err == nil && key.value == "" {
-		if !g.required {
+		if !g.Required {
 			next.ServeHTTP(w, q.restored())
 			return
 		}
-		err = &problem{code: CodeKeyMissing, detail: "send one with " + HeaderName + ", the same for every retry of this request"}
+		err = refusal.Missing(HeaderName)
 	}
 	if refused := q.admit(); refused != nil {
 		err = refused // whoever is not known learns nothing else
@@ -118,7 +94,9 @@ func (g *guard) serve(w http.ResponseWriter, r *http.Request, next http.Handler)
 		g.refuse(w, r, err)
 		return
 	}
-	g.admit(w, q, next, client.Identity{Namespace: g.namespace, Principal: who, Operation: g.operation(r), Key: key.value}, key, fingerprint)
+	g.admit(w, q, next, admit.Question{
+		Principal: who, Operation: g.operation(r), Key: key.value, Fingerprint: fingerprint, Window: key.window,
+	})
 }
 
 // guarded reports whether requests of the method are.
@@ -145,71 +123,36 @@ func (g *guard) find(q *request) (foundKey, error) {
 }
 
 // admit asks the coordinator, and runs the handler only if it says so.
-func (g *guard) admit(w http.ResponseWriter, q *request, next http.Handler, id client.Identity, key foundKey, fingerprint []byte) {
-	options := append([]client.ReserveOption{}, g.reserve...)
-	options = append(options, client.WithFingerprint(fingerprint), client.WithOnLapse(g.onLapse))
-	if key.window > 0 {
-		options = append(options, client.WithRetention(key.window))
-	}
-	reservation, err := g.client.Reserve(q.http.Context(), id, options...)
+func (g *guard) admit(w http.ResponseWriter, q *request, next http.Handler, question admit.Question) {
+	attempt, err := g.Ask(q.http.Context(), question)
 	if err != nil {
 		g.refuse(w, q.http, err)
 		return
 	}
-	a := &attempt{
-		guard: g, next: next, request: q.restored(), reservation: reservation,
-		admission: &admission{reservation: reservation, mark: atomic.Int32{}},
-		recorder:  newRecorder(w, q.http, g.responseLimit), window: key.window, granted: time.Now(),
+	h := &handling{
+		guard: g, attempt: attempt, next: next, request: q.restored(),
+		recorder: newRecorder(w, q.http, g.ResponseLimit),
 	}
-	a.serve(w)
+	h.finish(w, attempt.Run(h.request.Context(), h))
 }
 
 // refuse answers a request that is not admitted.
 func (g *guard) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	var (
-		told      *problem
+		refused   *refusal.Refusal
 		committed *client.CommittedError
 	)
 	switch {
-	case errors.As(err, &told):
-		g.answer(w, told)
 	case errors.As(err, &committed):
 		g.replay(w, r.Method, committed.Response)
-	case errors.Is(err, client.ErrPending):
-		g.answer(w, &problem{
-			code: CodeInFlight, retryAfter: max(client.RetryAfter(err), time.Millisecond),
-			detail: "try again later with the same key",
-		})
-	case errors.Is(err, client.ErrInDoubt):
-		g.answer(w, &problem{
-			code:   CodeInDoubt,
-			detail: "whether it was carried out is not known; someone who knows must settle it first",
-		})
-	case errors.Is(err, client.ErrFingerprintMismatch):
-		g.answer(w, &problem{code: CodeMismatch, detail: "a new request needs a new key; do not send this one again"})
-	case errors.Is(err, client.ErrInvalidArgument):
-		g.logger.ErrorContext(r.Context(), "the coordinator refuses what it is asked for", "error", err)
-		g.answer(w, &problem{code: CodeMisconfigured})
+	case errors.As(err, &refused):
+		g.answer(w, refused)
 	default:
-		g.logger.WarnContext(r.Context(), "a keyed request was refused: the coordinator does not admit it", "error", err)
-		g.answer(w, &problem{
-			code: CodeUnavailable, retryAfter: max(client.RetryAfter(err), g.retryAfter),
-			detail: "this delivery was not carried out; try again later with the same key",
-		})
+		g.answer(w, refusal.OfReserve(err, g.RetryAfter))
 	}
 }
 
-// operationBytesMost is how long an operation may be.
-const operationBytesMost = 255
-
 // operation is the method and the real path of a request.
 func operation(r *http.Request) string {
-	name := r.Method + " " + (&request{http: r}).target().Path
-	if len(name) <= operationBytesMost && utf8.ValidString(name) {
-		return name
-	}
-	sum := sha256.Sum256([]byte(name))
-	hash := "…sha256:" + hex.EncodeToString(sum[:])
-	cut := strings.ToValidUTF8(name[:min(len(name), operationBytesMost-len(hash))], "")
-	return cut + hash
+	return admit.Operation(r.Method + " " + (&request{http: r}).target().Path)
 }

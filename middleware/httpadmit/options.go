@@ -12,11 +12,8 @@ import (
 
 // Defaults of the options.
 const (
-	bodyBytesDefault     = 1 << 20
-	responseBytesDefault = 1 << 20
-	settleWaitDefault    = 15 * time.Second
-	retryAfterDefault    = time.Second
-	docsDefault          = "https://github.com/atmostonce/coordinator/blob/main/docs/http.md"
+	bodyBytesDefault = 1 << 20
+	docsDefault      = "https://github.com/atmostonce/coordinator/blob/main/docs/http.md"
 )
 
 // Option is an option of [New].
@@ -33,10 +30,10 @@ func WithPrincipal(principal func(*http.Request) string) Option {
 
 // WithAnonymous admits requests that nobody is known to make. All of them share their
 // keys: whoever guesses one gets its response. [WithPrincipal] is not required then.
-func WithAnonymous() Option { return func(g *guard) { g.anonymous = true } }
+func WithAnonymous() Option { return func(g *guard) { g.Anonymous = true } }
 
 // WithNamespace names the tenant, 1 to 64 bytes. Default: the coordinator's, "default".
-func WithNamespace(namespace string) Option { return func(g *guard) { g.namespace = namespace } }
+func WithNamespace(namespace string) Option { return func(g *guard) { g.Namespace = namespace } }
 
 // WithOperation names the guarded endpoint, at most 255 bytes: the same key under another
 // operation is another record. Default: the method and the path as the caller sent it, such
@@ -51,7 +48,7 @@ func WithKeys(sources ...KeySource) Option { return func(g *guard) { g.sources =
 
 // WithKeyRequired refuses requests without a key (400). Without it they pass unguarded and
 // untouched.
-func WithKeyRequired() Option { return func(g *guard) { g.required = true } }
+func WithKeyRequired() Option { return func(g *guard) { g.Required = true } }
 
 // WithMethods says which methods are guarded. Default: all but GET, HEAD, OPTIONS and
 // TRACE, which change nothing. What is not guarded passes untouched, key or no key.
@@ -74,7 +71,7 @@ func WithBodyLimit(bytes int64) Option { return func(g *guard) { g.bodyLimit = b
 // WithResponseLimit is how large a body is kept back and stored, in bytes. More goes out
 // whole, to its first caller only; see "A response over the limit" in the package's
 // comment. Default: 1 MiB, headers included, which is also the coordinator's limit.
-func WithResponseLimit(bytes int) Option { return func(g *guard) { g.responseLimit = bytes } }
+func WithResponseLimit(bytes int) Option { return func(g *guard) { g.ResponseLimit = bytes } }
 
 // WithNeverStored replaces the list of headers, trailers included, that are not stored.
 // Default: [NeverStored].
@@ -96,39 +93,50 @@ func WithClassifier(classify func(Outcome) Verdict) Option {
 
 // WithOnLapse says what a handler that ends in silence means for others. Default:
 // [client.Reopen].
-func WithOnLapse(o client.OnLapse) Option { return func(g *guard) { g.onLapse = o } }
+func WithOnLapse(o client.OnLapse) Option { return func(g *guard) { g.OnLapse = o } }
 
 // WithPendingTTL is how long a handler may take, 100 ms to 24 h: its context ends then.
 // Default: the coordinator's, 5 min.
 func WithPendingTTL(d time.Duration) Option {
-	return func(g *guard) { g.reserve = append(g.reserve, client.WithPendingTTL(d)) }
+	return func(g *guard) { g.Reserve = append(g.Reserve, client.WithPendingTTL(d)) }
 }
 
 // WithRetention is how long a response is kept, 1 s to 30 days. Default: the
 // coordinator's, 24 h. Automatic keys have their window instead.
 func WithRetention(d time.Duration) Option {
-	return func(g *guard) { g.reserve = append(g.reserve, client.WithRetention(d)) }
+	return func(g *guard) { g.Reserve = append(g.Reserve, client.WithRetention(d)) }
 }
 
 // WithOwner is what this process calls itself, for people; at most 128 bytes.
 func WithOwner(name string) Option {
-	return func(g *guard) { g.reserve = append(g.reserve, client.WithOwner(name)) }
+	return func(g *guard) { g.Reserve = append(g.Reserve, client.WithOwner(name)) }
 }
 
 // WithWait lets a request whose key is in flight wait that long for its response, before
 // it is a 409. Default: 0.
 func WithWait(d time.Duration) Option {
-	return func(g *guard) { g.reserve = append(g.reserve, client.WithWait(d)) }
+	return func(g *guard) { g.Reserve = append(g.Reserve, client.WithWait(d)) }
 }
+
+// WithReserveTimeout is how long the coordinator is asked without an answer before the request is
+// refused (503, IDEMPOTENCY_UNAVAILABLE); what it waits for another one ([WithWait]) comes on
+// top. Default: 3 s, which outlasts a change of leader (about 1.5 s). [client.WithCallTimeout]
+// holds where it is less. More than 0.
+//
+// Nothing was carried out then. If the coordinator had admitted it all the same, and only its
+// answer was lost, that is undone behind the scenes as soon as it answers again; until then,
+// and for as long as [WithPendingTTL] says at the most, retries are told that the key is in
+// flight. See "When the coordinator does not answer" in the package's comment.
+func WithReserveTimeout(d time.Duration) Option { return func(g *guard) { g.ReserveTimeout = d } }
 
 // WithKeepAlive renews the reservation while the handler runs. A handler that hangs then
 // keeps its key from everybody else for up to 7 days.
-func WithKeepAlive() Option { return func(g *guard) { g.keepAlive = true } }
+func WithKeepAlive() Option { return func(g *guard) { g.KeepAlive = true } }
 
 // WithCallerCancel ends a handler's context when its caller hangs up, as net/http does.
 // Without it a guarded handler goes on, and the caller's retry gets its response: its
 // context ends with the reservation only.
-func WithCallerCancel() Option { return func(g *guard) { g.callerCancels = true } }
+func WithCallerCancel() Option { return func(g *guard) { g.CallerCancels = true } }
 
 // WithHandlerTimeout answers 503 when the handler has not returned within d. The handler
 // goes on, what it answers is recorded, and a retry gets it; it is never released while it
@@ -136,16 +144,16 @@ func WithCallerCancel() Option { return func(g *guard) { g.callerCancels = true 
 //
 // The handler runs on a goroutine of its own then, which http.Server's Shutdown does not
 // wait for.
-func WithHandlerTimeout(d time.Duration) Option { return func(g *guard) { g.handlerTimeout = d } }
+func WithHandlerTimeout(d time.Duration) Option { return func(g *guard) { g.HandlerTimeout = d } }
 
 // WithSettleWait is how long a caller waits for its answer to be recorded, before it gets
 // a 503; recording goes on behind the scenes for the client's own [client.WithSettleTimeout].
 // Default: 15 s.
-func WithSettleWait(d time.Duration) Option { return func(g *guard) { g.settleWait = d } }
+func WithSettleWait(d time.Duration) Option { return func(g *guard) { g.SettleWait = d } }
 
 // WithRetryAfter is what Retry-After says where the coordinator says nothing, rounded up
 // to seconds. Default: 1 s.
-func WithRetryAfter(d time.Duration) Option { return func(g *guard) { g.retryAfter = d } }
+func WithRetryAfter(d time.Duration) Option { return func(g *guard) { g.RetryAfter = d } }
 
 // WithStatus changes the status of an answer, 400 to 599; its code stays.
 func WithStatus(code Code, status int) Option {
@@ -154,24 +162,24 @@ func WithStatus(code Code, status int) Option {
 
 // WithDocs is the page that answers link to, with "#" and the code behind it. Default: the
 // page of this package.
-func WithDocs(url string) Option { return func(g *guard) { g.docs = url } }
+func WithDocs(url string) Option { return func(g *guard) { g.Docs = url } }
 
 // WithChallenge is the WWW-Authenticate of a 401. Default: "Bearer".
 func WithChallenge(challenge string) Option { return func(g *guard) { g.challenge = challenge } }
 
 // WithLogger is told what no caller hears of, and what its operator must hear of too.
 // Default: slog.Default().
-func WithLogger(logger *slog.Logger) Option { return func(g *guard) { g.logger = logger } }
+func WithLogger(logger *slog.Logger) Option { return func(g *guard) { g.Logger = logger } }
 
 // check reports what is wrong with the options.
 func (g *guard) check() error {
-	errs := []error{g.fingerprint.err}
+	errs := append(g.Check(g.principal != nil), g.fingerprint.err)
 	refuse := func(wrong bool, format string, arguments ...any) {
 		if wrong {
 			errs = append(errs, fmt.Errorf(format, arguments...))
 		}
 	}
-	refuse(g.principal == nil && !g.anonymous, "there is no principal: use WithPrincipal, or WithAnonymous to share all keys")
+	refuse(g.operation == nil, "there is no function for the operation")
 	refuse(len(g.sources) == 0, "there is no source of keys")
 	for _, source := range g.sources {
 		refuse(source.find == nil && source.err == nil, "a source of keys is empty")
@@ -179,10 +187,6 @@ func (g *guard) check() error {
 	}
 	refuse(g.fingerprint.sum == nil && g.fingerprint.err == nil, "the fingerprint is empty")
 	refuse(g.bodyLimit < 0, "the limit of bodies is %d, it must be 0 or more", g.bodyLimit)
-	refuse(g.responseLimit < 0, "the limit of responses is %d, it must be 0 or more", g.responseLimit)
-	refuse(g.handlerTimeout < 0, "the timeout of handlers is %v, it must be 0 or more", g.handlerTimeout)
-	refuse(g.settleWait <= 0, "the wait for settling is %v, it must be more than 0", g.settleWait)
-	refuse(g.retryAfter <= 0, "Retry-After is %v, it must be more than 0", g.retryAfter)
 	for code, status := range g.statuses {
 		_, known := g.rows[code]
 		refuse(!known, "there is no code %q", string(code))

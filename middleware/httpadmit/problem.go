@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+
+	"github.com/atmostonce/coordinator/middleware/internal/refusal"
 )
 
 // Code is the stable name of an answer that the middleware gives by itself: the member
@@ -79,18 +81,6 @@ func rows() map[Code]row {
 	}
 }
 
-// problem is one answer of the middleware. It is an error, so that what refuses a
-// request can return it.
-type problem struct {
-	code       Code
-	detail     string
-	retryAfter time.Duration // 0: no Retry-After
-	executed   bool          // the handler has run
-	status     int           // of the response that was not kept; 0: unknown
-}
-
-func (p *problem) Error() string { return string(p.code) + ": " + p.detail }
-
 // document is the body of a problem: RFC 9457, with extension members of ours.
 type document struct {
 	Type           string `json:"type"`
@@ -102,27 +92,28 @@ type document struct {
 	ExecutedStatus int    `json:"executed_status,omitempty"`
 }
 
-// answer writes a problem.
-func (g *guard) answer(w http.ResponseWriter, p *problem) {
-	r := g.rows[p.code]
-	if status, ok := g.statuses[p.code]; ok {
+// answer writes what the middleware says by itself, as a problem of RFC 9457.
+func (g *guard) answer(w http.ResponseWriter, p *refusal.Refusal) {
+	code := Code(p.Code)
+	r := g.rows[code]
+	if status, ok := g.statuses[code]; ok {
 		r.status = status
 	}
-	link := g.docs + "#" + string(p.code)
+	link := g.Docs + "#" + string(code)
 	// Strings and numbers only: this cannot fail.
 	body, _ := json.Marshal(document{
-		Type: link, Title: r.title, Status: r.status, Detail: p.detail, Code: p.code,
-		Executed: p.executed, ExecutedStatus: p.status,
+		Type: link, Title: r.title, Status: r.status, Detail: p.Detail, Code: code,
+		Executed: p.Executed, ExecutedStatus: p.Status,
 	})
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	h.Set("Cache-Control", "no-store")
 	h.Add("Link", "<"+link+`>; rel="describedby"`)
-	if p.retryAfter > 0 {
-		h.Set("Retry-After", strconv.Itoa(seconds(p.retryAfter)))
+	if p.RetryAfter > 0 {
+		h.Set("Retry-After", strconv.Itoa(seconds(p.RetryAfter)))
 	}
-	if p.code == CodePrincipalRequired {
+	if code == CodePrincipalRequired {
 		h.Set("WWW-Authenticate", g.challenge)
 	}
 	w.WriteHeader(r.status)

@@ -299,6 +299,13 @@ func (r *recorder) abandon() bool {
 	return true
 }
 
+// begun reports whether the caller has got a part of the response.
+func (r *recorder) begun() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.streaming && !r.abandoned
+}
+
 // send gives the caller what was kept back.
 func (r *recorder) send() {
 	r.mu.Lock()

@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+
+	"github.com/atmostonce/coordinator/middleware/internal/refusal"
 )
 
 // request is one request on its way through the middleware. What costs something, the
@@ -43,7 +45,7 @@ func (q *request) load() ([]byte, error) {
 	if q.http.Body == nil || q.http.Body == http.NoBody {
 		return nil, nil
 	}
-	tooLarge := &problem{code: CodeBodyTooLarge, detail: "the body is over the limit of this endpoint"}
+	tooLarge := &refusal.Refusal{Code: refusal.BodyTooLarge, Detail: "the body is over the limit of this endpoint"}
 	if q.http.ContentLength > q.limit {
 		q.w.Header().Set("Connection", "close") // nobody reads the rest
 		return nil, tooLarge
@@ -54,7 +56,7 @@ func (q *request) load() ([]byte, error) {
 	case errors.As(err, &over):
 		return nil, tooLarge
 	case err != nil:
-		return nil, &problem{code: CodeBodyUnreadable, detail: "the body ended before it was complete"}
+		return nil, &refusal.Refusal{Code: refusal.BodyUnreadable, Detail: "the body ended before it was complete"}
 	}
 	_ = q.http.Body.Close() // it was read to its end
 	return content, nil

@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/atmostonce/coordinator/client"
+	"github.com/atmostonce/coordinator/middleware/internal/admit"
+	"github.com/atmostonce/coordinator/middleware/internal/refusal"
 )
 
 // ReplayedHeader marks a replay. Its value is "true".
@@ -34,7 +36,7 @@ func (r *recorder) storable(never map[string]bool) client.Response {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.whole() {
-		return omitted(r.status, r.written)
+		return admit.Omitted(r.status, r.written)
 	}
 	response := client.Response{Code: r.status, Body: r.body}
 	named := map[string]bool{}
@@ -70,21 +72,11 @@ func (r *recorder) storable(never map[string]bool) client.Response {
 	return response
 }
 
-// omitted stands for a response that cannot be stored.
-func omitted(status int, bytes int64) client.Response {
-	return client.Response{Code: status, Headers: []client.Header{
-		{Name: client.OmittedHeader, Value: strconv.FormatInt(bytes, 10)},
-	}}
-}
-
 // replay answers with a stored response. It may be one that an operator wrote, or another
 // kind of client: what would break the answer is left out.
 func (g *guard) replay(w http.ResponseWriter, method string, response client.Response) {
 	if response.Omitted() || response.Code < 200 || response.Code > 999 {
-		g.answer(w, &problem{
-			code: CodeResponseNotStored, executed: true, status: response.Code,
-			detail: "do not send it again: nothing would be carried out",
-		})
+		g.answer(w, refusal.Omitted(response.Code))
 		return
 	}
 	header, trailers := http.Header{}, http.Header{}

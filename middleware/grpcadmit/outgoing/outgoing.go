@@ -39,9 +39,6 @@ package outgoing
 
 import (
 	"context"
-	"crypto/rand"
-	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -53,6 +50,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/descriptorpb"
+
+	"github.com/atmostonce/coordinator/middleware/internal/key"
 )
 
 // metadataKey is the metadata that package grpcadmit takes the key from.
@@ -60,9 +59,6 @@ const metadataKey = "idempotency-key"
 
 // domain is that of package grpcadmit's own answers.
 const domain = "grpcadmit.coordinator"
-
-// keyBytesMost is how long a key may be.
-const keyBytesMost = 255
 
 // RetryServiceConfig is a service config for grpc.WithDefaultServiceConfig that sends every
 // call of a connection, streams included, up to four times, for as long as it is answered
@@ -110,15 +106,7 @@ func ContextWithKey(ctx context.Context, key string) context.Context {
 
 // ContextWithNewKey is ContextWithKey with a random key: for retries that are made outside of
 // the interceptor.
-func ContextWithNewKey(ctx context.Context) context.Context { return ContextWithKey(ctx, newKey()) }
-
-// newKey returns a random UUID, version 4.
-func newKey() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // this cannot fail: a system without randomness ends the program
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
-}
+func ContextWithNewKey(ctx context.Context) context.Context { return ContextWithKey(ctx, key.New()) }
 
 // call gives a call its key, and leaves it to gRPC then.
 func (c *caller) call(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
@@ -128,42 +116,18 @@ func (c *caller) call(ctx context.Context, method string, request, reply any, co
 	if sent, _ := metadata.FromOutgoingContext(ctx); len(sent.Get(metadataKey)) > 0 {
 		return invoke(ctx, method, request, reply, conn, options...)
 	}
-	key, given := ctx.Value(contextKey{}).(string)
+	chosen, given := ctx.Value(contextKey{}).(string)
 	if !given {
-		if key = c.key(ctx, method, request); key == "" {
-			key = newKey()
+		if chosen = c.key(ctx, method, request); chosen == "" {
+			chosen = key.New()
 		}
 	}
-	value, err := encode(key)
+	// Bare where that is well-formed, since metadata is often looked at.
+	value, err := key.Encode(chosen)
 	if err != nil {
 		return status.Errorf(codes.InvalidArgument, "outgoing: %v; nothing was sent", err)
 	}
 	return invoke(metadata.AppendToOutgoingContext(ctx, metadataKey, value), method, request, reply, conn, options...)
-}
-
-// encode returns the key as it is sent: bare where that is well-formed, else as an RFC 9651
-// string. A guarded server takes both for the same key.
-func encode(key string) (string, error) {
-	switch {
-	case key == "":
-		return "", errors.New("the key is empty")
-	case len(key) > keyBytesMost:
-		return "", fmt.Errorf("the key has %d bytes, and may have %d", len(key), keyBytesMost)
-	}
-	bare := key[0] != ':'
-	for i := range len(key) {
-		switch c := key[i]; {
-		case c < ' ' || c > '~':
-			return "", errors.New("the key is not printable ASCII")
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
-		default:
-			bare = bare && strings.IndexByte("-._~:/+=@!#$%&*^|", c) >= 0
-		}
-	}
-	if bare {
-		return key, nil
-	}
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(key) + `"`, nil
 }
 
 // readOnly reports whether the method is declared to change nothing.

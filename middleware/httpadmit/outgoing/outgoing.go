@@ -34,11 +34,12 @@
 //  1. No two tries of one RoundTrip carry different keys.
 //  2. The caller's request is never changed.
 //  3. The last try's answer, or error, is what the caller gets: nothing is made up.
+//  4. A key that cannot be sent, an empty one in a context too, fails the request before
+//     anything is sent: a random one in its place would let a retry through.
 package outgoing
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"io"
 	"net/http"
@@ -47,7 +48,7 @@ import (
 
 	mathrand "math/rand/v2"
 
-	"github.com/dunglas/httpsfv"
+	"github.com/atmostonce/coordinator/middleware/internal/key"
 )
 
 // headerName is the header of draft-ietf-httpapi-idempotency-key-header.
@@ -109,8 +110,8 @@ func New(base http.RoundTripper, options ...Option) *Transport {
 
 type contextKey struct{}
 
-// ContextWithKey gives the requests made under the context this key. Make one context for
-// each logical request: two different ones under one key are a mismatch, which the server
+// ContextWithKey gives the requests made under the context this key, 1 to 255 characters of
+// printable ASCII. Make one context for each logical request: two different ones under one key are a mismatch, which the server
 // refuses.
 func ContextWithKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, contextKey{}, key)
@@ -118,15 +119,7 @@ func ContextWithKey(ctx context.Context, key string) context.Context {
 
 // ContextWithNewKey is ContextWithKey with a random key: for retries that are made outside
 // of the Transport.
-func ContextWithNewKey(ctx context.Context) context.Context { return ContextWithKey(ctx, newKey()) }
-
-// newKey returns a random UUID, version 4.
-func newKey() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // this cannot fail: a system without randomness ends the program
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
-}
+func ContextWithNewKey(ctx context.Context) context.Context { return ContextWithKey(ctx, key.New()) }
 
 // RoundTrip implements http.RoundTripper.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -195,16 +188,18 @@ func (t *Transport) header(r *http.Request) (http.Header, error) {
 			return header, nil
 		}
 	}
-	key, ok := r.Context().Value(contextKey{}).(string)
-	if !ok && t.key != nil {
-		key = t.key(r)
+	chosen, given := r.Context().Value(contextKey{}).(string)
+	if !given {
+		if t.key != nil {
+			chosen = t.key(r)
+		}
+		if chosen == "" {
+			chosen = key.New()
+		}
 	}
-	if key == "" {
-		key = newKey()
-	}
-	line, err := httpsfv.Marshal(httpsfv.NewItem(key))
+	line, err := key.Quote(chosen)
 	if err != nil {
-		return nil, fmt.Errorf("outgoing: the key cannot be a header: %w", err)
+		return nil, fmt.Errorf("outgoing: %w; nothing was sent", err)
 	}
 	header[headerName] = []string{line}
 	return header, nil

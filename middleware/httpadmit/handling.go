@@ -1,0 +1,70 @@
+package httpadmit
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+
+	"github.com/atmostonce/coordinator/client"
+	"github.com/atmostonce/coordinator/middleware/internal/admit"
+	"github.com/atmostonce/coordinator/middleware/internal/refusal"
+	"github.com/atmostonce/coordinator/middleware/internal/verdict"
+)
+
+// handling is one admitted request in the hands of its handler: an [admit.Handler].
+type handling struct {
+	*guard
+	attempt  *admit.Attempt
+	next     http.Handler
+	request  *http.Request
+	recorder *recorder
+	handled  *http.Request // what the handler got, once it has returned
+}
+
+// Handle implements admit.Handler.
+func (h *handling) Handle(ctx context.Context) {
+	request := h.request.WithContext(context.WithValue(ctx, attemptKey{}, h.attempt))
+	h.next.ServeHTTP(h.recorder, request)
+	if request.MultipartForm != nil && h.request.MultipartForm == nil {
+		_ = request.MultipartForm.RemoveAll() // net/http does so for its own request only
+	}
+	h.recorder.finish()
+	h.handled = request
+}
+
+// Returned implements admit.Handler: http.TimeoutHandler does not wait for its handler.
+func (h *handling) Returned() bool { return !h.recorder.cut }
+
+// Judge implements admit.Handler.
+func (h *handling) Judge(ended bool) verdict.Verdict {
+	r := h.recorder
+	if h.classifier != nil {
+		said := h.classifier(Outcome{Request: h.handled, Status: r.status, Header: r.sent, Body: r.body, Truncated: r.streaming})
+		if said != Default {
+			return verdict.Verdict(said)
+		}
+	}
+	return verdict.Verdict(rule(r.status, h.OnLapse, r.silent, ended))
+}
+
+// Status implements admit.Handler.
+func (h *handling) Status() string { return strconv.Itoa(h.recorder.status) }
+
+// Response implements admit.Handler.
+func (h *handling) Response() client.Response { return h.recorder.storable(h.never) }
+
+// Abandon implements admit.Handler.
+func (h *handling) Abandon() bool { return h.recorder.abandon() }
+
+// finish answers, now that what came of it is recorded, or not.
+func (h *handling) finish(w http.ResponseWriter, refused *refusal.Refusal) {
+	switch {
+	case refused == nil:
+		h.recorder.send()
+	case h.recorder.begun():
+		// The caller must not take what it has for a complete answer.
+		panic(http.ErrAbortHandler)
+	default:
+		h.answer(w, refused)
+	}
+}

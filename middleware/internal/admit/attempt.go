@@ -1,0 +1,253 @@
+package admit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/atmostonce/coordinator/client"
+	"github.com/atmostonce/coordinator/middleware/internal/refusal"
+	"github.com/atmostonce/coordinator/middleware/internal/verdict"
+)
+
+// Question is what a keyed request asks the coordinator.
+type Question struct {
+	Principal, Operation, Key string
+	Fingerprint               []byte
+	// Window is how long the key is kept, from the grant on; 0: the record's retention.
+	Window time.Duration
+}
+
+// Attempt is one admitted request, from its grant to its answer.
+type Attempt struct {
+	*Settings
+	reservation *client.Reservation
+	mark        atomic.Int32  // a verdict: the handler's own word
+	window      time.Duration // 0: the record's retention
+	granted     time.Time     // not before the coordinator granted it
+}
+
+// Ask asks the coordinator. There is an Attempt if it admits the request, and only then. The
+// error is a *refusal.Refusal, or a *client.CommittedError with the response to replay. What
+// the operator must hear of is logged.
+func (s *Settings) Ask(ctx context.Context, q Question) (*Attempt, error) {
+	options := append([]client.ReserveOption{}, s.Reserve...)
+	options = append(options, client.WithFingerprint(q.Fingerprint), client.WithOnLapse(s.OnLapse), client.WithReserveTimeout(s.ReserveTimeout))
+	if q.Window > 0 {
+		options = append(options, client.WithRetention(q.Window))
+	}
+	reservation, err := s.Client.Reserve(ctx, client.Identity{
+		Namespace: s.Namespace, Principal: q.Principal, Operation: q.Operation, Key: q.Key,
+	}, options...)
+	if err == nil {
+		return &Attempt{Settings: s, reservation: reservation, window: q.Window, granted: time.Now()}, nil
+	}
+	if errors.Is(err, client.ErrCommitted) {
+		return nil, err
+	}
+	refused := refusal.OfReserve(err, s.RetryAfter)
+	switch refused.Code {
+	case refusal.Misconfigured:
+		s.Logger.ErrorContext(ctx, "the coordinator refuses what it is asked for", "operation", q.Operation, "error", err)
+	case refusal.Unavailable:
+		s.Logger.WarnContext(ctx, "a keyed request was refused: the coordinator does not admit it", "operation", q.Operation, "error", err)
+	}
+	return nil, refused
+}
+
+// Reservation returns what the request was admitted with; nil of a nil Attempt.
+func (a *Attempt) Reservation() *client.Reservation {
+	if a == nil {
+		return nil
+	}
+	return a.reservation
+}
+
+// Mark takes the handler's own word for what its answer means; the last one counts. Of a nil
+// Attempt it does nothing.
+func (a *Attempt) Mark(v verdict.Verdict) {
+	if a != nil {
+		a.mark.Store(int32(v))
+	}
+}
+
+func (a *Attempt) marked() verdict.Verdict { return verdict.Verdict(a.mark.Load()) }
+
+// Handler is a guarded handler, and what it answers. Its methods are called one after the
+// other, Abandon excepted.
+type Handler interface {
+	// Handle runs the handler under a context that ends with the reservation. It may panic.
+	Handle(ctx context.Context)
+	// Returned reports whether the handler itself has returned: something between may have
+	// answered for one that goes on.
+	Returned() bool
+	// Judge says what the answer means, where the handler has not said so itself. ended says
+	// that its context had ended when it returned.
+	Judge(ended bool) verdict.Verdict
+	// Status is that of the answer, for people.
+	Status() string
+	// Response is the answer as it is stored.
+	Response() client.Response
+	// Abandon cuts the handler off from its caller, and reports whether it did: not if the
+	// caller has a part of the answer. It may be called while Handle runs.
+	Abandon() bool
+}
+
+// Run runs the handler and records what came of it. A refusal is what the caller gets; nil: the
+// handler's own answer. Panics go on.
+func (a *Attempt) Run(caller context.Context, h Handler) *refusal.Refusal {
+	if a.HandlerTimeout == 0 {
+		return a.run(caller, h)
+	}
+	// The handler may outlive its time, so it runs by itself. It is never released while it
+	// has not returned: it may still act.
+	type end struct {
+		refused  *refusal.Refusal
+		panicked any
+		returned bool
+	}
+	ended := make(chan end, 1)
+	go func() {
+		var e end
+		defer func() {
+			if e.panicked = recover(); e.panicked != nil && e.panicked != a.Abort {
+				a.Logger.ErrorContext(caller, "a guarded handler panicked", "operation", a.reservation.Identity().Operation,
+					"panic", fmt.Sprint(e.panicked), "stack", string(debug.Stack()))
+			}
+			ended <- e
+		}()
+		e.refused = a.run(caller, h)
+		e.returned = true
+	}()
+	timer := time.NewTimer(a.HandlerTimeout)
+	defer timer.Stop()
+	var e end
+	select {
+	case e = <-ended:
+	case <-timer.C:
+		if h.Abandon() {
+			return refusal.Late(a.RetryAfter)
+		}
+		e = <-ended
+	}
+	switch {
+	case e.panicked != nil:
+		panic(e.panicked)
+	case e.returned:
+		return e.refused
+	case a.Abort != nil:
+		panic(a.Abort)
+	}
+	panic("a guarded handler ended its goroutine")
+}
+
+func (a *Attempt) run(caller context.Context, h Handler) *refusal.Refusal {
+	base := context.WithoutCancel(caller)
+	if a.CallerCancels {
+		base = caller
+	}
+	bound, cancel := a.reservation.Within(base)
+	defer cancel()
+	stop := func() {}
+	if a.KeepAlive {
+		stop = a.reservation.KeepAlive(context.WithoutCancel(caller))
+	}
+	returned := false
+	// Without recover the panic keeps its stack.
+	defer func() {
+		stop()
+		if mark := a.marked(); !returned && (mark == verdict.Release || mark == verdict.Default && a.OnLapse == client.Reopen) {
+			a.release("the handler panicked")
+		}
+	}()
+	h.Handle(bound)
+	returned = true
+	ended := bound.Err() != nil
+	stop()
+	switch a.judge(h, ended) {
+	case verdict.Store:
+		return a.commit(h.Response())
+	case verdict.Release:
+		a.release("the handler answered " + h.Status())
+	default:
+		a.Logger.WarnContext(caller, "what came of a guarded request is unknown; its reservation is left to lapse",
+			"operation", a.reservation.Identity().Operation, "status", h.Status())
+	}
+	return nil
+}
+
+func (a *Attempt) judge(h Handler, ended bool) verdict.Verdict {
+	if !h.Returned() {
+		return verdict.Uncertain
+	}
+	if mark := a.marked(); mark != verdict.Default {
+		return mark
+	}
+	return h.Judge(ended)
+}
+
+// settle says what came of it, for as long as the client tries (client.WithSettleTimeout) and
+// whatever became of the caller, who waits no longer than SettleWait. timely is false where it
+// goes on behind the scenes.
+func (a *Attempt) settle(say func(context.Context) error) (timely bool, err error) {
+	// Under the reservation's own context the client detaches and bounds it.
+	ctx := a.reservation.Context()
+	done := make(chan error, 1)
+	go func() {
+		err := say(ctx)
+		if err != nil {
+			a.Logger.ErrorContext(ctx, "what came of a guarded request could not be recorded",
+				"operation", a.reservation.Identity().Operation, "error", err)
+		}
+		done <- err
+	}()
+	timer := time.NewTimer(a.SettleWait)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return true, err
+	case <-timer.C:
+		return false, nil
+	}
+}
+
+// commit records the response. A commit that fails is never a release.
+func (a *Attempt) commit(response client.Response) *refusal.Refusal {
+	timely, err := a.settle(func(ctx context.Context) error {
+		var options []client.CommitOption
+		if a.window > 0 {
+			// The window began with the grant. What is left of it is reckoned from a moment
+			// that is not before that, and runs from one that is not before now.
+			options = append(options, client.WithCommitRetention(max(a.window-time.Since(a.granted), WindowLeast)))
+		}
+		err := a.reservation.Commit(ctx, response, options...)
+		if errors.Is(err, client.ErrResponseTooLarge) || errors.Is(err, client.ErrInvalidArgument) {
+			// That it was done must be recorded, if not what it answered.
+			err = a.reservation.Commit(ctx, Omitted(response.Code, int64(len(response.Body))), options...)
+		}
+		return err
+	})
+	if timely && err == nil {
+		return nil
+	}
+	return refusal.Unrecorded(err, a.RetryAfter)
+}
+
+// release frees the key. Where that fails, it is free once the reservation lapses.
+func (a *Attempt) release(reason string) {
+	_, _ = a.settle(func(ctx context.Context) error { return a.reservation.Release(ctx, reason) })
+}
+
+// WindowLeast is the shortest time that a record may be kept.
+const WindowLeast = time.Second
+
+// Omitted stands for a response that cannot be stored, with the size of its body.
+func Omitted(code int, bytes int64) client.Response {
+	return client.Response{Code: code, Headers: []client.Header{
+		{Name: client.OmittedHeader, Value: strconv.FormatInt(bytes, 10)},
+	}}
+}
