@@ -23,7 +23,7 @@ import (
 	"github.com/atmostonce/coordinator/internal/reason"
 )
 
-// stub answers Reserve, page after page of records, and nothing else.
+// stub answers Reserve, page after page of records, a status, and nothing else.
 type stub struct {
 	coordinatorv1.UnimplementedCoordinatorServiceServer
 	coordinatorv1.UnimplementedAdminServiceServer
@@ -32,6 +32,12 @@ type stub struct {
 	reserve  func(call int) (*coordinatorv1.ReserveResponse, error)
 	requests []*coordinatorv1.ReserveRequest
 	pages    int
+	problems []string
+}
+
+// ClusterStatus says that the cluster is well unless there are problems.
+func (s *stub) ClusterStatus(context.Context, *coordinatorv1.ClusterStatusRequest) (*coordinatorv1.ClusterStatusResponse, error) {
+	return &coordinatorv1.ClusterStatusResponse{NodeId: "n1", Healthy: len(s.problems) == 0, Problems: s.problems}, nil
 }
 
 func (s *stub) Reserve(_ context.Context, request *coordinatorv1.ReserveRequest) (*coordinatorv1.ReserveResponse, error) {
@@ -100,7 +106,7 @@ func serve(t *testing.T, s *stub) string {
 func command(t *testing.T, arguments ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, err bytes.Buffer
-	w := world{stdin: strings.NewReader(""), stdout: &out, stderr: &err, getenv: func(string) string { return "" }}
+	w := world{stdin: strings.NewReader(""), stdout: &out, stderr: &err}
 	code = run(t.Context(), w, arguments)
 	return code, out.String(), err.String()
 }
@@ -328,7 +334,7 @@ func TestAFullStdout(t *testing.T) {
 		var stderr bytes.Buffer
 		s := &stub{reserve: grantedBy, pages: 1}
 		address := serve(t, s)
-		w := world{stdin: strings.NewReader(""), stdout: full{}, stderr: &stderr, getenv: func(string) string { return address }}
+		w := world{stdin: strings.NewReader(""), stdout: full{}, stderr: &stderr, environment: []string{endpointsVariable + "=" + address}}
 		code := run(t.Context(), w, line)
 		if code != reason.ExitFailure || !strings.Contains(stderr.String(), "no space") || strings.Count(stderr.String(), "\n") != 1 {
 			t.Errorf("%v: exit code %d, %q", line, code, stderr.String())
@@ -396,5 +402,30 @@ func TestConnectionsThatFailAreToldInWords(t *testing.T) {
 	unknown := &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: "nowhere.invalid", IsNotFound: true}}
 	if got := rootCause(unknown); got != "no address is known by this name" {
 		t.Errorf("got %q", got)
+	}
+}
+
+// Scripts learn from the exit code whether the cluster is well, as people do from the result.
+func TestStatusOfAnUnhealthyCluster(t *testing.T) {
+	leakless(t)
+	s := &stub{}
+	address := serve(t, s)
+	for _, problems := range [][]string{nil, {"shard 1 has no leader", "n2 does not answer"}} {
+		s.problems = problems
+		want := reason.ExitDone
+		if problems != nil {
+			want = 11
+		}
+		for _, form := range []string{"table", "json"} {
+			code, stdout, stderr := command(t, "status", "--endpoints", address, "-o", form)
+			if code != want || stderr != "" {
+				t.Errorf("%v: exit code %d, stderr %q", problems, code, stderr)
+			}
+			for _, problem := range problems {
+				if !strings.Contains(stdout, problem) {
+					t.Errorf("%q is not in %q", problem, stdout)
+				}
+			}
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -35,6 +36,8 @@ type localError struct {
 	called bool
 	// attempt is that of a Reserve, with which it can be asked for its result again.
 	attempt []byte
+	// exit is the exit code; 0: that of a failure.
+	exit int
 }
 
 func (e localError) Error() string { return e.err.Error() }
@@ -44,6 +47,8 @@ type callError struct {
 	failure reason.Failure
 	// attempt is the attempt id of a Reserve, which a retry by hand must give.
 	attempt []byte
+	// exit is the exit code; 0: the failure's own.
+	exit int
 }
 
 func (e callError) Error() string { return e.failure.Message }
@@ -78,10 +83,10 @@ func (c *control) report(err error) int {
 		return outcome.code
 	case errors.As(err, &call):
 		c.reportCall(call)
-		return call.failure.ExitCode
+		return cmp.Or(call.exit, call.failure.ExitCode+c.exitOffset)
 	case errors.As(err, &local):
 		c.reportLocal(local)
-		return reason.ExitFailure
+		return cmp.Or(local.exit, reason.ExitFailure+c.exitOffset)
 	default:
 		// Everything else is the command line: ours, or as cobra sees it.
 		if c.output == "json" || asksForJSON(c.arguments) {
@@ -91,7 +96,7 @@ func (c *control) report(err error) int {
 		} else {
 			c.complain(oneLine(err.Error()))
 		}
-		return reason.ExitUsage
+		return reason.ExitUsage + c.exitOffset
 	}
 }
 

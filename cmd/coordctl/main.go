@@ -11,6 +11,8 @@
 //  2. If any delivery of a call may have been applied and no later one told the
 //     truth, the error says so, whatever the last delivery said.
 //  3. Listings hold one page in memory.
+//  4. `run` starts nothing without a reservation, and what it started does not outlive
+//     the reservation: see [runner] and [guard].
 package main
 
 import (
@@ -23,15 +25,18 @@ import (
 
 // world is what a run sees of the outside.
 type world struct {
-	stdin  io.Reader
-	stdout io.Writer
-	stderr io.Writer
-	getenv func(string) string
+	stdin       io.Reader
+	stdout      io.Writer
+	stderr      io.Writer
+	environment []string // as [os.Environ] has it
 }
 
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == guardArgument {
+		os.Exit(runGuard(os.Stdin, os.Stdout))
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, world{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv}, os.Args[1:])
+	code := run(ctx, world{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, environment: os.Environ()}, os.Args[1:])
 	stop()
 	os.Exit(code)
 }

@@ -8,15 +8,20 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/atmostonce/coordinator/internal/environment"
+	"github.com/atmostonce/coordinator/internal/version"
 )
 
 const (
-	endpointsVariable = "COORDCTL_ENDPOINTS"
+	// environmentPrefix begins the name of every variable that is this program's.
+	environmentPrefix = "COORDCTL_"
+	endpointsVariable = environmentPrefix + "ENDPOINTS"
 	endpointsDefault  = "127.0.0.1:7420"
 	timeoutDefault    = 5 * time.Second
 )
 
-// exitCodes is shown in every help text.
+// exitCodes is shown in every help text but that of run, which has its own.
 const exitCodes = `
 Exit codes:
    0  granted, or done
@@ -31,6 +36,7 @@ Exit codes:
    8  unavailable, or the outcome is unknown: retry with the same attempt id or token
    9  refused for load, storage or quota
   10  not allowed
+  11  the cluster is not well (status)
 `
 
 const rootLong = `coordctl asks a coordinator for admission, and shows operators what it is doing.
@@ -52,6 +58,8 @@ type control struct {
 	endpoints []string
 	output    string
 	timeout   time.Duration
+	// exitOffset is what is added to the exit code of a failure; see [exitOfRun].
+	exitOffset int
 
 	connections []*connection
 }
@@ -61,7 +69,7 @@ func (c *control) root() *cobra.Command {
 		Use:                "coordctl",
 		Short:              "Admit once, from the command line",
 		Long:               rootLong,
-		Version:            version(),
+		Version:            version.Of(),
 		Args:               cobra.NoArgs,
 		SilenceErrors:      true,
 		SilenceUsage:       true,
@@ -72,11 +80,12 @@ func (c *control) root() *cobra.Command {
 			return usagef("which command? `coordctl --help` lists them")
 		},
 	}
-	root.SetUsageTemplate(root.UsageTemplate() + exitCodes)
+	bare := root.UsageTemplate()
+	root.SetUsageTemplate(bare + exitCodes)
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
 
-	endpoints := c.getenv(endpointsVariable)
+	endpoints := environment.Lookup(c.environment, endpointsVariable)
 	if endpoints == "" {
 		endpoints = endpointsDefault
 	}
@@ -87,7 +96,10 @@ func (c *control) root() *cobra.Command {
 	flags.DurationVar(&c.timeout, "timeout", timeoutDefault,
 		"how long to try; a reserve with --wait has that on top, a listing has it for each page")
 
+	runs := c.run()
+	runs.SetUsageTemplate(bare)
 	root.AddCommand(
+		runs,
 		c.reserve(), c.commit(), c.release(), c.extend(), c.get(), c.resolve(), c.purge(), c.records(),
 		c.shards(), c.shard(), c.status(), c.members(), c.transferLeadership(),
 	)
@@ -114,6 +126,7 @@ func flagError(err error) error {
 		"uint32":   "a number from 0 to 4294967295",
 		"uint64":   "a number, 0 or more",
 		"bool":     "true or false",
+		"intSlice": "numbers such as 75,76",
 	}[flag.Value.Type()]
 	if wanted == "" {
 		wanted = "another one"
@@ -121,8 +134,11 @@ func flagError(err error) error {
 	return usagef("--%s is %q, it must be %s", flag.Name, invalid.GetValue(), wanted)
 }
 
-// check looks at the flags that all commands have.
+// check looks at the environment and at the flags that all commands have.
 func (c *control) check() error {
+	if err := environment.Check(c.environment, environmentPrefix, []string{endpointsVariable}); err != nil {
+		return usageError{text: err.Error()}
+	}
 	if c.output != "table" && c.output != "json" {
 		return usagef("--output is %q, it must be table or json", c.output)
 	}

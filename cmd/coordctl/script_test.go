@@ -96,7 +96,7 @@ func startNode(t *testing.T) string {
 	address := n.Address().String()
 	// Each shard elects by itself, and a call waits for the leader of its own.
 	for i := range 20 {
-		outside := world{stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard, getenv: os.Getenv}
+		outside := world{stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard, environment: os.Environ()}
 		code := run(t.Context(), outside, []string{"get", "--endpoints", address, "--timeout", "30s", fmt.Sprint("nobody-", i)})
 		if code != reason.ExitNotOwner {
 			t.Fatalf("the node answers with exit code %d", code)

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/reason"
 )
 
 type statusJSON struct {
@@ -24,7 +25,7 @@ func (c *control) status() *cobra.Command {
 		Use:   "status",
 		Short: "Show whether the cluster is well, as the answering node sees it",
 		Long: `Show whether the cluster is well, as the answering node sees it. The exit code is 0
-whenever there is an answer; whether all is well is part of it.`,
+if it is, and 11 if it is not: the result then names the problems. No answer at all is 8.`,
 		Args: noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			answer, err := callAdmin(command.Context(), c, c.timeout,
@@ -38,7 +39,11 @@ whenever there is an answer; whether all is well is part of it.`,
 				Healthy: answer.GetHealthy(), Problems: append([]string{}, answer.GetProblems()...),
 				Members: showMembers(answer.GetMembers()),
 			}
-			return c.show(shown, statusRows(shown))
+			code := reason.ExitDone
+			if !shown.Healthy {
+				code = reason.ExitUnhealthy
+			}
+			return outcome(c.show(shown, statusRows(shown)), code)
 		},
 	}
 }

@@ -72,7 +72,7 @@ Each setting is a flag of ` + "`coordinator`" + `, an environment variable, and 
 before the default. An environment variable that is empty is not set. A key that the file
 should not have is an error, as is a value out of range or an unknown variable that begins with ` + "`" + environmentPrefix + "`" + `: the
 node then says which one in one line and exits with 2. (Variables by which Kubernetes describes a service of that
-name, such as ` + "`" + environmentPrefix + "SERVICE_HOST`" + `, are left alone.)
+name, such as ` + "`" + environmentPrefix + "SERVICE_HOST`" + `, and ` + "`" + fenceVariable + "`" + `, which ` + "`coordctl run`" + ` gives to its command, are left alone.)
 
 Durations are written as ` + "`1h30m`, `5s` or `100ms`" + `; bytes as ` + "`1048576` or `1MiB`" + `. In the file, ` + "`peers`" + ` may also be a
 mapping of names to addresses.

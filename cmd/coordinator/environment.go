@@ -1,14 +1,18 @@
 package main
 
 import (
-	"fmt"
-	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/atmostonce/coordinator/internal/environment"
 )
 
 // environmentPrefix begins the name of every variable that is this program's.
 const environmentPrefix = "COORDINATOR_"
+
+// fenceVariable is what `coordctl run` gives to the command that it runs, which may be
+// this program. It is no setting.
+const fenceVariable = environmentPrefix + "FENCE"
 
 // checkEnvironment returns an error for the first variable, by name, that looks like a
 // setting and is none: a misspelled one must not be taken for absent. all has the form
@@ -20,68 +24,13 @@ func checkEnvironment(all []string, sections []section) error {
 			known = append(known, s.environment())
 		}
 	}
-	ofServices := describesService()
-	sorted := slices.Clone(all)
-	slices.Sort(sorted)
-	for _, variable := range sorted {
-		name, value, _ := strings.Cut(variable, "=")
-		if value == "" || !strings.HasPrefix(name, environmentPrefix) || slices.Contains(known, name) || ofServices.MatchString(variable) {
-			continue
-		}
-		return fmt.Errorf("unknown environment variable %s; the nearest that there is: %s", name, nearest(name, known))
-	}
-	return nil
+	settings := slices.DeleteFunc(slices.Clone(all), func(variable string) bool {
+		return strings.HasPrefix(variable, fenceVariable+"=")
+	})
+	return environment.Check(settings, environmentPrefix, known)
 }
 
-// describesService returns what matches the variables, with their values, that
-// Kubernetes and Docker put into every container beside a service called "coordinator",
-// or "coordinator-" and anything: no human wrote them. COORDINATOR_PORT=7420 is a human's.
-func describesService() *regexp.Regexp {
-	return regexp.MustCompile(`^[A-Z0-9_]+_(SERVICE_HOST=|SERVICE_PORT(_[A-Z0-9_]+)?=|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=|PORT=\w+://)`)
-}
-
-// lookup returns what finds the value of a variable; "" where it is not set. As in a
-// process's own environment, the first of several counts.
+// lookup returns what finds the value of a variable; "" where it is not set.
 func lookup(variables []string) func(name string) string {
-	return func(name string) string {
-		for _, variable := range variables {
-			if value, ok := strings.CutPrefix(variable, name+"="); ok {
-				return value
-			}
-		}
-		return ""
-	}
-}
-
-// nearest returns the name that the fewest changes of a letter lead to.
-func nearest(name string, names []string) string {
-	best, least := "", 0
-	for _, candidate := range names {
-		if d := distance(name, candidate); best == "" || d < least {
-			best, least = candidate, d
-		}
-	}
-	return best
-}
-
-// distance counts the letters to put in, leave out or change to make one name of the
-// other.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1) // of the beginning of a so far to each beginning of b
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
+	return func(name string) string { return environment.Lookup(variables, name) }
 }

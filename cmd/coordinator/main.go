@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/atmostonce/coordinator/internal/node"
+	"github.com/atmostonce/coordinator/internal/version"
 )
 
 // The exit codes.
@@ -57,7 +57,7 @@ func newCommand(environment []string, serve func(*options) error) *cobra.Command
 Without flags it is a cluster of its own on 127.0.0.1:7420, with its data in
 ./coordinator-data. Three nodes are started with the same --peers each, in any
 order; the first listed one begins the cluster.`,
-		Version:       version(),
+		Version:       version.Of(),
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -79,7 +79,7 @@ order; the first listed one begins the cluster.`,
 func serve(o *options, stderr io.Writer) (code int, err error) {
 	logger := newLogger(o, stderr)
 	o.node.Logger = logger
-	o.node.Version = version()
+	o.node.Version = version.Of()
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	defer signal.Stop(signals)
@@ -159,28 +159,6 @@ func newLogger(o *options, stderr io.Writer) *slog.Logger {
 func isTerminal(file *os.File) bool {
 	info, err := file.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
-}
-
-// version returns the module's version, or the commit that was built, as far as the
-// build has recorded them.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	return versionOf(info)
-}
-
-func versionOf(info *debug.BuildInfo) string {
-	if v := info.Main.Version; v != "" && v != "(devel)" {
-		return v
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && len(s.Value) >= 12 {
-			return "devel-" + s.Value[:12]
-		}
-	}
-	return "devel"
 }
 
 // oneLine returns an error's text without line ends: joined errors have them.

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"log/slog"
 	"os"
-	"runtime/debug"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -84,19 +83,5 @@ func TestDurationsAreLoggedForPeople(t *testing.T) {
 	}
 	if err := json.Unmarshal(out.Bytes(), &line); err != nil || line.Took != "776.749092ms" || line.G.None != "0s" || line.N != 7 {
 		t.Errorf("got %s, %v", &out, err)
-	}
-}
-
-func TestVersion(t *testing.T) {
-	commit := []debug.BuildSetting{{Key: "vcs.revision", Value: "0123456789abcdef0123456789abcdef01234567"}}
-	for want, info := range map[string]*debug.BuildInfo{
-		"v1.2.0":                 {Main: debug.Module{Version: "v1.2.0"}, Settings: commit},
-		"devel-0123456789ab":     {Main: debug.Module{Version: "(devel)"}, Settings: commit},
-		"devel":                  {Main: debug.Module{Version: "(devel)"}},
-		"v0.0.0-20260102-abcdef": {Main: debug.Module{Version: "v0.0.0-20260102-abcdef"}},
-	} {
-		if got := versionOf(info); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
 	}
 }

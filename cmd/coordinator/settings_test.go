@@ -124,6 +124,8 @@ func TestUnknownVariables(t *testing.T) {
 		"COORDINATOR_LISTEN=127.0.0.1:0":                "",
 		"COORDINATORX=1":                                "",
 		"COORDCTL_ENDPOINTS=x":                          "",
+		"COORDINATOR_FENCE=12":                          "", // of a command that coordctl run runs
+		"COORDINATOR_FENCES=12":                         "unknown environment variable COORDINATOR_FENCES;",
 		"PATH=COORDINATOR_PEER=1":                       "",
 		"COORDINATOR_SERVICE_HOST=10.0.0.1":             "", // what Kubernetes sets for services
 		"COORDINATOR_SERVICE_PORT=7420":                 "",

@@ -61,8 +61,8 @@ func (a Applied) String() string {
 	return "maybe"
 }
 
-// Exit codes of coordctl. 3, 4 and 5 are outcomes of Reserve and in no row of the
-// table.
+// Exit codes of coordctl. 3, 4 and 5 are outcomes of Reserve, 11 is one of its status,
+// and none of these is in a row of the table.
 const (
 	ExitDone                = 0
 	ExitFailure             = 1
@@ -75,6 +75,7 @@ const (
 	ExitUnavailable         = 8
 	ExitRefused             = 9
 	ExitNotAllowed          = 10
+	ExitUnhealthy           = 11
 )
 
 // Row is one reason with everything that follows from it.

@@ -1,0 +1,420 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/atmostonce/coordinator/client"
+	"github.com/atmostonce/coordinator/internal/reason"
+)
+
+const (
+	// forever is a wait without an end of its own.
+	forever = time.Duration(math.MaxInt64)
+	// turn is how long one call of Reserve waits for a run elsewhere. A call is never cut off,
+	// since it may be granted on the way: this is how long a signal may have to wait.
+	turn = 2 * time.Second
+	// awayWhileWaiting is how long the coordinator may be away while a caller waits for a
+	// run elsewhere. That goes on meanwhile, and its coordinator may be restarting.
+	awayWhileWaiting = time.Minute
+	// signalsMost is how many signals may arrive at the same time; more are lost, as the
+	// system itself loses them.
+	signalsMost = 16
+)
+
+// runner runs one command at most once.
+//
+// Its life is a line: ask until there is an answer (admit), run under the reservation
+// (supervise), and say what came of it (settle); or replay. Nothing is started before
+// admit has returned a reservation. Only what is known to have done nothing is released:
+// what was not started, and what says so itself by --release-on. What was stopped is
+// neither committed nor released. A commit that fails never turns into a release.
+type runner struct {
+	*control
+	flags     *runFlags
+	arguments []string
+	identity  client.Identity
+	options   []client.ReserveOption
+	onLapse   client.OnLapse
+	patience  time.Duration // how long to wait for a run elsewhere
+
+	client   *client.Client
+	undialed atomic.Pointer[dialFailure]
+	signals  chan os.Signal
+}
+
+// dialFailure is the latest node that could not be connected to, and why.
+type dialFailure struct {
+	address string
+	err     error
+}
+
+func (r *runner) run(ctx context.Context) error {
+	if err := supported(); err != nil {
+		return localError{err: err}
+	}
+	// Signals are the command's, once there is one, and never cut a call off.
+	ctx = context.WithoutCancel(ctx)
+	r.signals = make(chan os.Signal, signalsMost)
+	listen(r.signals)
+	defer signal.Stop(r.signals)
+
+	var err error
+	r.client, err = client.Dial(r.endpoints, client.WithInsecure(), client.WithDialer(r.dial),
+		client.WithCallTimeout(r.timeout), client.WithSettleTimeout(r.flags.settle))
+	if err != nil {
+		return usagef("--endpoints: %v", err)
+	}
+	defer func() { _ = r.client.Close() }() // it was answered by now, or nobody will be
+
+	reservation, err := r.admit(ctx)
+	var committed *client.CommittedError
+	switch {
+	case errors.As(err, &committed):
+		return r.replay(committed)
+	case err != nil:
+		return err
+	}
+	if which := r.asked(); which != nil {
+		return r.interrupted(reservation, which)
+	}
+	r.tell("admitted, fence %d, attempt %d; the one before: %v", reservation.Fence(), reservation.Attempt(), reservation.Previous().End)
+	stopRenewing := reservation.KeepAlive(ctx)
+	kept := newCapture()
+	ended := r.supervise(reservation, kept)
+	stopRenewing()
+	return r.settle(reservation, ended, kept)
+}
+
+// dial connects, and keeps in mind why that failed: what gRPC makes of it is not for
+// people.
+func (r *runner) dial(ctx context.Context, address string) (net.Conn, error) {
+	opened, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		r.undialed.Store(&dialFailure{address, err})
+	}
+	return opened, err
+}
+
+// tell says something to who wants to hear more.
+func (r *runner) tell(format string, arguments ...any) {
+	if r.flags.verbose {
+		r.complain(fmt.Sprintf(format, arguments...))
+	}
+}
+
+// admit asks until there is an answer: a reservation, or an error that says why there is
+// none.
+func (r *runner) admit(ctx context.Context) (*client.Reservation, error) {
+	var (
+		began    = time.Now()
+		patience = r.patience
+		waits    time.Time // when it was last said to run elsewhere
+		doubted  bool
+	)
+	for {
+		left := patience
+		if left != forever {
+			left = max(0, left-time.Since(began))
+		}
+		if waits.IsZero() {
+			left = 0 // the first answer is not held back, and its bound is --timeout alone
+		}
+		reservation, which, err := r.ask(ctx, min(left, turn))
+		if which != nil {
+			return nil, r.interrupted(reservation, which)
+		}
+		var pending *client.PendingError
+		switch {
+		case err == nil || errors.Is(err, client.ErrCommitted):
+			return reservation, err
+		case errors.As(err, &pending):
+			if patience != forever && time.Since(began) >= patience {
+				return nil, r.pending(pending)
+			}
+			if waits.IsZero() {
+				r.tell("it runs elsewhere (owner %q): waiting", pending.Owner)
+			}
+			waits = time.Now()
+		case errors.Is(err, client.ErrUnavailable) && !waits.IsZero() && time.Since(waits) < awayWhileWaiting:
+			rest(ctx, backoffMax)
+		case errors.Is(err, client.ErrUnknown) && !doubted:
+			// It may have been granted with nobody hearing of it, which the client now
+			// tries to give back: wait for that, as for any other's run.
+			doubted = true
+			patience = max(patience, time.Since(began)+r.timeout)
+		default:
+			return nil, r.refused(err)
+		}
+	}
+}
+
+// ask asks once. which is the signal that came meanwhile: the call is let end all the
+// same, since who cuts it off cannot know whether it was granted; a second signal does not
+// wait for it any more.
+func (r *runner) ask(ctx context.Context, wait time.Duration) (reservation *client.Reservation, which os.Signal, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		reservation, err = r.client.Reserve(ctx, r.identity, append(r.options[:len(r.options):len(r.options)], client.WithWait(wait))...)
+	}()
+	for {
+		select {
+		case <-answered:
+			return reservation, which, err
+		case received := <-r.signals:
+			switch {
+			case !ends(received):
+			case which == nil:
+				which = received
+			default:
+				cancel()
+			}
+		}
+	}
+}
+
+// asked returns a signal that asks for an end and has come already, or nil.
+func (r *runner) asked() os.Signal {
+	for {
+		select {
+		case received := <-r.signals:
+			if ends(received) {
+				return received
+			}
+		default:
+			return nil
+		}
+	}
+}
+
+// interrupted is how it ends when a signal came before the command was started.
+func (r *runner) interrupted(reservation *client.Reservation, which os.Signal) error {
+	if reservation != nil {
+		if err := reservation.Release(reservation.Context(), "interrupted before the command was started"); err != nil {
+			r.complain("the key could not be released, and stays taken until it lapses: " + r.inWords(err))
+		}
+	}
+	r.complain(fmt.Sprintf("received %v; the command was not started", which))
+	return ended{exitSignalled + signalNumber(which)}
+}
+
+// signalNumber is the number of a signal.
+func signalNumber(which os.Signal) int {
+	if n, ok := which.(syscall.Signal); ok {
+		return int(n)
+	}
+	return 0
+}
+
+// pending is the answer that it runs elsewhere, with nobody waiting for it.
+func (r *runner) pending(p *client.PendingError) error {
+	return notStarted(reason.Failure{
+		Reason: "PENDING", Code: codes.Aborted, RetryAfter: p.RetryAfter,
+		Message: fmt.Sprintf("it runs elsewhere (owner %q), since %v", p.Owner, p.Age.Round(time.Millisecond)),
+	}, reason.ExitPending)
+}
+
+// refused is the error for a Reserve that did not admit.
+func (r *runner) refused(err error) error {
+	var doubt *client.InDoubtError
+	if errors.As(err, &doubt) {
+		return notStarted(reason.Failure{
+			Reason: "IN_DOUBT", Code: codes.FailedPrecondition, ExitCode: reason.ExitInDoubt,
+			Message: fmt.Sprintf("an earlier run (owner %q), begun %v ago, ended in silence: find out what it did, and settle it with coordctl get and coordctl resolve",
+				doubt.Owner, doubt.Age.Round(time.Millisecond)),
+		}, 0)
+	}
+	failure := r.failure(err)
+	switch {
+	case errors.Is(err, client.ErrFingerprintMismatch):
+		failure.Message = "the key was used with another command"
+	case errors.Is(err, client.ErrUnknown):
+		failure.Message += "; the key may be taken until it lapses"
+	}
+	return notStarted(failure, 0)
+}
+
+// failure is an error of the client in the words of the table.
+func (r *runner) failure(err error) reason.Failure {
+	f := reason.Failure{Code: codes.Unknown, Message: r.inWords(err), Applied: reason.No, ExitCode: reason.ExitFailure}
+	var failed *client.Error
+	if errors.As(err, &failed) {
+		f.Reason, f.Code, f.RetryAfter = reason.Reason(failed.Reason), failed.Code, failed.RetryAfter
+		if failed.MaybeApplied {
+			f.Applied = reason.Maybe
+		}
+		for _, v := range failed.Violations {
+			f.Violations = append(f.Violations, reason.FieldViolation(v))
+		}
+	}
+	switch {
+	case f.Reason.Known():
+		f.ExitCode = f.Reason.Row().ExitCode
+	case errors.Is(err, client.ErrUnavailable):
+		f.ExitCode = reason.ExitUnavailable
+	}
+	return f
+}
+
+// inWords is an error of the client for people.
+func (r *runner) inWords(err error) string {
+	var failed *client.Error
+	switch undialed := r.undialed.Load(); {
+	case !errors.As(err, &failed):
+		return strings.TrimPrefix(err.Error(), "client: ")
+	case failed.Reason == "" && errors.Is(err, client.ErrUnknown):
+		return "no answer in time"
+	case failed.Reason == "" && errors.Is(err, client.ErrUnavailable) && undialed != nil:
+		return "cannot connect to " + undialed.address + ": " + rootCause(undialed.err)
+	case failed.Reason == "" && errors.Is(err, client.ErrUnavailable):
+		return "no node answers"
+	}
+	return failed.Message
+}
+
+// settle says what came of the command, and is its exit code.
+func (r *runner) settle(reservation *client.Reservation, e ending, kept *capture) error {
+	// The client's own bound holds, and calls under the reservation's context have it. A
+	// signal may be one that the command had too; another one is for who waits here.
+	done := make(chan struct{})
+	defer close(done)
+	go r.giveUpOnSignals(done)
+	switch {
+	case e.unstarted != nil:
+		return r.releaseUnstarted(reservation, e.unstarted)
+	case e.stopped != nil:
+		return r.left(e)
+	case r.flags.releases(e.status):
+		err := reservation.Release(reservation.Context(), fmt.Sprintf("the command ended with %d", e.status))
+		if err != nil {
+			return r.notRecorded(e, "the key could not be released: ", err)
+		}
+		r.tell("the command ended with %d: released", e.status)
+		return outcome(nil, e.status)
+	}
+	response := kept.response(e.status)
+	if r.flags.noOutput {
+		response = withoutOutput(e.status)
+	}
+	err := reservation.Commit(reservation.Context(), response)
+	if errors.Is(err, client.ErrResponseTooLarge) {
+		r.complain("the coordinator takes no output of this size: only the exit status is recorded")
+		err = reservation.Commit(reservation.Context(), withoutOutput(e.status))
+	}
+	if err != nil {
+		return r.notRecorded(e, "the outcome is not recorded: ", err)
+	}
+	r.tell("the command ended with %d: recorded", e.status)
+	return outcome(nil, e.status)
+}
+
+// giveUpOnSignals ends the settling when a second signal comes.
+func (r *runner) giveUpOnSignals(done <-chan struct{}) {
+	for n := 0; ; {
+		select {
+		case <-done:
+			return
+		case received := <-r.signals:
+			if !ends(received) {
+				continue
+			}
+			if n++; n == 2 {
+				_ = r.client.Close() // ends the call
+			}
+		}
+	}
+}
+
+// releaseUnstarted frees the key of a command that could not be started.
+func (r *runner) releaseUnstarted(reservation *client.Reservation, why error) error {
+	if err := reservation.Release(reservation.Context(), "the command could not be started"); err != nil {
+		r.complain("the key could not be released, and stays taken until it lapses: " + r.inWords(err))
+	}
+	var guard *guardError
+	if errors.As(why, &guard) {
+		return localError{err: fmt.Errorf("%w; the command was not started", why)}
+	}
+	cause, code := rootCause(why), exitNotExecutable
+	switch {
+	case errors.Is(why, exec.ErrNotFound):
+		cause, code = "it is in no directory of PATH", exitNotFound
+	case errors.Is(why, exec.ErrDot):
+		cause, code = "PATH finds it in the current directory only; write ./ before it", exitNotFound
+	case errors.Is(why, os.ErrNotExist):
+		code = exitNotFound
+	}
+	return localError{err: fmt.Errorf("cannot run %q: %s", r.arguments[0], cause), exit: code}
+}
+
+// left is how it ends when the command was stopped because it must not go on.
+func (r *runner) left(e ending) error {
+	failure := r.failure(e.stopped)
+	failure.ExitCode, failure.Applied = reason.ExitNotOwner, reason.Maybe
+	if failure.Reason == "" {
+		failure.Reason, failure.Code = reason.ReservationLapsed, codes.FailedPrecondition
+	}
+	failure.Message = fmt.Sprintf("ownership was lost (%s) and the command was stopped (%d): what it did is unknown, and nothing is recorded; %s",
+		failure.Message, e.status, r.afterLapse())
+	return callError{failure: failure}
+}
+
+// notRecorded is how it ends when the command ended and the coordinator was not told.
+func (r *runner) notRecorded(e ending, what string, err error) error {
+	failure := r.failure(err)
+	failure.ExitCode = exitNotRecorded
+	failure.Message = fmt.Sprintf("the command ended with %d, and %s%s; %s", e.status, what, failure.Message, r.afterLapse())
+	return callError{failure: failure}
+}
+
+// afterLapse says what becomes of a key that is neither committed nor released.
+func (r *runner) afterLapse() string {
+	if r.onLapse == client.Hold {
+		return "once the key lapses nobody runs it until that is settled with coordctl resolve"
+	}
+	return "once the key lapses the next caller runs it again"
+}
+
+// replay gives what was recorded to who came later.
+func (r *runner) replay(c *client.CommittedError) error {
+	recorded, err := decodeRun(c.Response)
+	if err != nil {
+		return notStarted(reason.Failure{
+			Reason: "NOT_A_RUN", Code: codes.FailedPrecondition, ExitCode: reason.ExitCommitted,
+			Message: "the key holds a response that coordctl run cannot replay: " + err.Error(),
+		}, 0)
+	}
+	for _, piece := range recorded.pieces {
+		to := r.stdout
+		if piece.stream == streamStderr {
+			to = r.stderr
+		}
+		if _, err := to.Write(piece.bytes); err != nil {
+			return localError{err: fmt.Errorf("it ran before and ended with %d, but its output cannot be written: %w", recorded.status, err)}
+		}
+	}
+	age := c.Age.Round(time.Millisecond)
+	switch {
+	case recorded.omitted:
+		r.complain(fmt.Sprintf("it ran before, until %v ago, and ended with %d; its output was not recorded", age, recorded.status))
+	case recorded.leftOut > 0:
+		r.complain(fmt.Sprintf("it ran before, until %v ago, and ended with %d; the first %d bytes of its output were not recorded", age, recorded.status, recorded.leftOut))
+	default:
+		r.tell("it ran before, until %v ago, and ended with %d: replayed", age, recorded.status)
+	}
+	return outcome(nil, recorded.status)
+}

@@ -1,0 +1,37 @@
+//go:build !unix
+
+package main
+
+import (
+	"errors"
+	"io"
+	"os"
+
+	"github.com/atmostonce/coordinator/client"
+)
+
+// guardArgument is what no guard is started with here.
+const guardArgument = "guard-process-group"
+
+// ending is how a command ended.
+type ending struct {
+	status             int
+	unstarted, stopped error
+}
+
+// guardError is a guard that could not be started.
+type guardError struct{ error }
+
+var errUnsupported = errors.New("run needs process groups and signals, which this system does not have")
+
+func supported() error { return errUnsupported }
+
+func listen(chan<- os.Signal) {}
+
+func ends(os.Signal) bool { return true }
+
+func (r *runner) supervise(*client.Reservation, *capture) ending {
+	return ending{unstarted: errUnsupported}
+}
+
+func runGuard(io.Reader, io.Writer) int { return exitOfRun }

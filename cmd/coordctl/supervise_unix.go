@@ -1,0 +1,331 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/atmostonce/coordinator/client"
+)
+
+const (
+	// lookEvery is the longest time between two looks at what is left of the ownership.
+	// Timers stand still while the machine is suspended, and the ownership does not.
+	lookEvery = time.Second
+	// outputGrace is how long output is read that others write after the command has
+	// ended: what it left behind in the background.
+	outputGrace = 2 * time.Second
+	// goneWithin is how long a group that was killed is waited for. A process that does not
+	// end by then hangs in the kernel.
+	goneWithin = 5 * time.Second
+	goneEvery  = 5 * time.Millisecond
+	// tellWithin is how long telling the guard something may take.
+	tellWithin = 100 * time.Millisecond
+	// guardWithin is how long the guard may take to start.
+	guardWithin = 30 * time.Second
+)
+
+// fenceVariable holds the fence, for the command.
+const fenceVariable = "COORDINATOR_FENCE"
+
+// ending is how a command ended.
+type ending struct {
+	status    int   // 0 to 255; 128 and the number for a signal
+	unstarted error // why it was not started
+	stopped   error // why it was stopped: the ownership was lost
+}
+
+func supported() error { return nil }
+
+// listen asks for the signals that are the command's. What was ignored when this program
+// was started stays so, for the command too (nohup, a shell's background jobs).
+func listen(signals chan<- os.Signal) {
+	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2} {
+		if !signal.Ignored(s) {
+			signal.Notify(signals, s)
+		}
+	}
+	// Nobody reads this program's output any more: writing says so, and that is enough.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	// This program must not stand still while the command goes on.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGTSTP)
+	signal.Ignore(syscall.SIGTTIN, syscall.SIGTTOU)
+}
+
+// ends reports whether a signal asks for an end.
+func ends(s os.Signal) bool { return s != syscall.SIGUSR1 && s != syscall.SIGUSR2 }
+
+// supervise runs the command under a reservation and returns once it has ended, or once
+// it and all of its process group are gone because the ownership was lost.
+//
+// Why the command does not outlive the ownership: SIGTERM is sent --kill-after before the
+// owner's deadline unless that has moved by then, and SIGKILL at the deadline. If this
+// program cannot do it any more the guard does (guard_unix.go): at the last deadline that
+// it was told of, or at once when this program is gone. On Linux the kernel kills the
+// command itself with this program, too.
+func (r *runner) supervise(reservation *client.Reservation, kept *capture) ending {
+	g, err := startGuard()
+	if err != nil {
+		return ending{unstarted: &guardError{err}}
+	}
+	defer g.end()
+	command, stdin, err := r.command(reservation, kept)
+	if err != nil {
+		return ending{unstarted: err}
+	}
+	s := &supervision{
+		reservation: reservation, guard: g, command: command,
+		grace: min(r.flags.killAfter, reservation.Remaining()/3),
+	}
+	s.look() // the guard knows the deadline before there is anything to kill
+	waited, err := g.start(command)
+	if err != nil {
+		return ending{unstarted: err}
+	}
+	if stdin != nil {
+		go feed(stdin, r.stdin)
+	}
+	s.until(waited, r)
+	status := statusOf(command.ProcessState)
+	if s.stopped == nil && status > exitSignalled && reservation.Context().Err() != nil {
+		// The guard was quicker, because this program stood still.
+		s.stopped = context.Cause(reservation.Context())
+	}
+	if s.stopped != nil {
+		g.kill()
+	}
+	return ending{status: status, stopped: s.stopped}
+}
+
+// command prepares the command. stdin is not nil where its stdin is to be fed.
+func (r *runner) command(reservation *client.Reservation, kept *capture) (command *exec.Cmd, stdin io.WriteCloser, err error) {
+	command = exec.CommandContext(context.Background(), r.arguments[0], r.arguments[1:]...)
+	if command.Err != nil {
+		return nil, nil, command.Err
+	}
+	command.Env = append(r.environment[:len(r.environment):len(r.environment)],
+		fenceVariable+"="+strconv.FormatUint(reservation.Fence(), 10))
+	command.WaitDelay = outputGrace
+	command.Stdout, command.Stderr = r.stdout, r.stderr
+	if !r.flags.noOutput {
+		command.Stdout = &passing{kept: kept, stream: streamStdout, to: r.stdout}
+		command.Stderr = &passing{kept: kept, stream: streamStderr, to: r.stderr}
+	}
+	if file, ok := r.stdin.(*os.File); ok && !isCharacterDevice(file) {
+		command.Stdin = file
+		return command, nil, nil
+	}
+	// The command is in another process group than a terminal reads for: it would be
+	// stopped when it reads.
+	stdin, err = command.StdinPipe()
+	return command, stdin, err
+}
+
+// feed copies a terminal to the command. Nobody waits for it: nothing ends a read from a
+// terminal but the end of this program.
+func feed(to io.WriteCloser, from io.Reader) {
+	_, _ = io.Copy(to, from) // the command need not read
+	_ = to.Close()
+}
+
+func isCharacterDevice(file *os.File) bool {
+	info, err := file.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// supervision is a command that runs.
+type supervision struct {
+	reservation *client.Reservation
+	guard       *guard
+	command     *exec.Cmd
+	grace       time.Duration // from SIGTERM to SIGKILL
+	stopped     error         // why SIGTERM was sent
+	killAt      <-chan time.Time
+}
+
+// look tells the guard how long the ownership goes on, and returns when to look again and
+// whether the command must be stopped.
+func (s *supervision) look() (again time.Duration, stop bool) {
+	remaining := s.guard.tell(s.reservation)
+	return max(0, min(lookEvery, remaining-s.grace)), remaining <= s.grace
+}
+
+// until returns when the command has ended.
+func (s *supervision) until(waited <-chan struct{}, r *runner) {
+	lost := s.reservation.Context().Done()
+	for {
+		var again <-chan time.Time
+		if s.stopped == nil {
+			next, stop := s.look()
+			if stop {
+				s.stop(r)
+				lost = nil
+			} else {
+				again = time.After(next)
+			}
+		}
+		select {
+		case <-waited:
+			return
+		case <-again:
+		case <-lost:
+		case received := <-r.signals:
+			if which, ok := received.(syscall.Signal); ok {
+				s.guard.signal(which)
+			}
+		case <-s.killAt:
+			s.guard.signal(syscall.SIGKILL)
+			s.killAt = nil
+		}
+	}
+}
+
+// stop sends SIGTERM, and SIGKILL later: when the ownership ends, or where it has been
+// lost already after the grace.
+func (s *supervision) stop(r *runner) {
+	wait := s.reservation.Remaining()
+	s.stopped = errUnrenewed
+	if wait == 0 {
+		wait, s.stopped = s.grace, context.Cause(s.reservation.Context())
+	}
+	r.tell("ownership is lost (%s): stopping the command", r.inWords(s.stopped))
+	s.guard.signal(syscall.SIGTERM)
+	s.guard.signal(syscall.SIGCONT) // what is stopped does not hear it
+	s.killAt = time.After(wait)
+}
+
+// errUnrenewed is why a command is stopped ahead of the owner's deadline.
+var errUnrenewed = errors.New("the reservation could not be renewed, and is about to end")
+
+func statusOf(state *os.ProcessState) int {
+	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return exitSignalled + int(status.Signal())
+	}
+	return state.ExitCode()
+}
+
+// guardError is a guard that could not be started.
+type guardError struct{ err error }
+
+func (e *guardError) Error() string { return "its guard could not be started: " + e.err.Error() }
+func (e *guardError) Unwrap() error { return e.err }
+
+// guard is the process that leads the command's process group and kills it when this
+// program cannot. See [runGuard], which is the other side.
+type guard struct {
+	process *exec.Cmd
+	pipe    *os.File
+	ended   bool
+}
+
+// startGuard starts this very program as a guard.
+func startGuard() (g *guard, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	process := exec.CommandContext(context.Background(), self, guardArgument)
+	process.Args[0] = os.Args[0]
+	process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	theirs, ours, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close() //nolint:errcheck // the guard has it as its own by then
+	process.Stdin = theirs
+	ready, err := process.StdoutPipe()
+	if err == nil {
+		err = process.Start()
+	}
+	if err != nil {
+		_ = ours.Close()
+		return nil, err
+	}
+	g = &guard{process: process, pipe: ours}
+	// It must ignore the signals of the group before there are any.
+	_ = ready.(*os.File).SetReadDeadline(time.Now().Add(guardWithin)) //nolint:errcheck,forcetypeassert // it is one
+	if _, err := io.ReadFull(ready, make([]byte, len(guardReady))); err != nil {
+		g.kill()
+		return nil, fmt.Errorf("it does not say that it is ready: %w", err)
+	}
+	return g, nil
+}
+
+// tell tells the guard when the ownership ends, and returns how long that is from now.
+// That the guard is gone is no error: what it would do is this program's task as well.
+func (g *guard) tell(reservation *client.Reservation) time.Duration {
+	now, ok := sharedClock() // before the ownership is looked at, so that it errs to the early side
+	remaining := reservation.Remaining()
+	if ok && remaining > 0 {
+		_ = g.pipe.SetWriteDeadline(time.Now().Add(tellWithin)) // a group may be stopped, its guard too
+		_, _ = g.pipe.Write(binary.BigEndian.AppendUint64(nil, uint64(now+remaining)))
+	}
+	return remaining
+}
+
+// start starts a command in the guard's group and returns what is closed once it has
+// ended. The thread that starts it lives until then, because the kernel takes that thread's
+// end for its parent's.
+func (g *guard) start(command *exec.Cmd) (<-chan struct{}, error) {
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: g.process.Process.Pid}
+	dieWithParent(command.SysProcAttr)
+	started, waited := make(chan error), make(chan struct{})
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := command.Start()
+		started <- err
+		if err == nil {
+			_ = command.Wait() // what it ended with is in ProcessState
+			close(waited)
+		}
+	}()
+	return waited, <-started
+}
+
+// signal sends a signal to the whole group. The guard ignores all but SIGKILL. Its id is
+// not given to others before this program has waited for it.
+func (g *guard) signal(s syscall.Signal) {
+	if !g.ended {
+		_ = syscall.Kill(-g.process.Process.Pid, s) // nobody left is as good
+	}
+}
+
+// end ends the guard and leaves everybody else of the group alone.
+func (g *guard) end() {
+	if g.ended {
+		return
+	}
+	g.ended = true
+	_, _ = g.pipe.Write(make([]byte, 8)) // it may be gone
+	_ = g.pipe.Close()
+	_ = g.process.Wait()
+}
+
+// kill ends everybody in the group, the guard included, and waits until they are gone.
+func (g *guard) kill() {
+	if g.ended {
+		return
+	}
+	g.signal(syscall.SIGKILL)
+	g.ended = true
+	_ = g.pipe.Close()
+	_ = g.process.Wait()
+	for deadline := time.Now().Add(goneWithin); time.Now().Before(deadline); {
+		if errors.Is(syscall.Kill(-g.process.Process.Pid, 0), syscall.ESRCH) {
+			return
+		}
+		<-time.After(goneEvery)
+	}
+}
