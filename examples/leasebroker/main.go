@@ -192,7 +192,7 @@ func (b *broker) serve(ctx context.Context, server *http.Server, listener net.Li
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopMost)
 	defer cancel()
 	err := server.Shutdown(bounded)
-	<-failed // Serve has returned
+	_ = <-failed // Serve has returned
 	if err != nil {
 		// Its end is a crash to what is left, and no worse than one.
 		return errors.Join(fmt.Errorf("requests were still being carried out after %v: %w", stopMost, err), server.Close())
