@@ -123,6 +123,11 @@ func byTimeoutHandler() bool {
 	}
 }
 
+// headBytesMost is how much of the body is kept that a handler writes as the answer to a HEAD.
+// It is not sent. net/http takes the headers from it, a type from its first 512 bytes, and a
+// length if all of it fits into a buffer of 2,048 bytes; with one byte more it takes none.
+const headBytesMost = 2048 + 1
+
 // bodyAllowed reports whether the status may have a body.
 func bodyAllowed(status int) bool {
 	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
@@ -148,7 +153,8 @@ func (r *recorder) Write(p []byte) (int, error) {
 	}
 	r.written += int64(len(p))
 	if r.method == http.MethodHead {
-		return len(p), nil // it has no body, as net/http has it
+		r.body = append(r.body, p[:min(len(p), headBytesMost-len(r.body))]...)
+		return len(p), nil
 	}
 	if !r.streaming {
 		if len(r.body)+len(p) <= r.limit {
@@ -198,8 +204,7 @@ func (r *recorder) pass(p []byte) {
 
 // sniff sets the content type that net/http would, so that a replay has the same one.
 func (r *recorder) sniff(body []byte) {
-	if _, has := r.sent["Content-Type"]; has || len(body) == 0 || r.method == http.MethodHead ||
-		r.sent.Get("Content-Encoding") != "" || r.sent.Get("Transfer-Encoding") != "" {
+	if _, has := r.sent["Content-Type"]; has || len(body) == 0 || r.sent.Get("Content-Encoding") != "" || r.sent.Get("Transfer-Encoding") != "" {
 		return
 	}
 	r.sent.Set("Content-Type", http.DetectContentType(body))

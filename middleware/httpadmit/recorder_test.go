@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -26,6 +27,11 @@ var behaviours = []struct {
 	{"one write", func(w http.ResponseWriter, _ *http.Request, status int, body string) {
 		w.WriteHeader(status)
 		_, _ = io.WriteString(w, body)
+	}},
+	{"nothing", func(w http.ResponseWriter, _ *http.Request, status int, _ string) {
+		if status != http.StatusOK {
+			w.WriteHeader(status)
+		}
 	}},
 	{"no status", func(w http.ResponseWriter, _ *http.Request, status int, body string) {
 		if status != http.StatusOK {
@@ -48,14 +54,31 @@ var behaviours = []struct {
 		_, _ = w.(io.ReaderFrom).ReadFrom(strings.NewReader(body))
 	}},
 	{"Content-Length", func(w http.ResponseWriter, _ *http.Request, status int, body string) {
-		if status != http.StatusNoContent && status != http.StatusNotModified {
-			w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-		}
+		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 		w.WriteHeader(status)
 		_, _ = io.WriteString(w, body)
 		if _, err := io.WriteString(w, "more"); err == nil {
 			panic("more than was declared was taken")
 		}
+	}},
+	{"headers of all kinds", func(w http.ResponseWriter, _ *http.Request, status int, body string) {
+		h := w.Header()
+		h["x-lower-case"] = []string{"as it is"}
+		h["X-Many"] = []string{"b", "a", "b", ""}
+		h["X-None"] = []string{}
+		h["X-Spaces"] = []string{"  around\tand within  "}
+		h["X-Lines"] = []string{"one\r\nX-Smuggled: two"}
+		h["X-Euro"] = []string{"\u20ac \u65e5\u672c"}
+		h["X-Long"] = []string{strings.Repeat("l", 9000)}
+		h["Not A Name"] = []string{"is not sent"}
+		h[""] = []string{"nor is this"}
+		h["X-\u20ac"] = []string{"nor this"}
+		h["Cache-Control"] = []string{"no-store"}
+		h["Etag"] = []string{`"v1"`}
+		h["Location"] = []string{"/v1/orders/42?a=b"}
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+		h["X-Many"][0] = "changed when it was too late"
 	}},
 	{"Content-Type, and none", func(w http.ResponseWriter, _ *http.Request, status int, body string) {
 		w.Header()["Content-Type"] = nil
@@ -122,28 +145,67 @@ var behaviours = []struct {
 	}},
 }
 
-// What a handler writes reaches its caller as it would without the guard, and later ones
-// get the same; what is not stored runs again.
+// bodies are those that handlers write: none, a small one, one that net/http buffers in part,
+// and one that it does not.
+var bodies = []string{"", `{"order":42}`, "<html>" + strings.Repeat("x", 5000), strings.Repeat("\x00\xff", 40_000)}
+
+// The whole table, every status with every body and every way of writing it: what a handler
+// writes reaches its caller as it would without the guard, and later ones get the same; what is
+// not stored runs again.
 func TestEveryStatusBodyAndWayOfWriting(t *testing.T) {
 	statuses := []struct {
 		status int
 		stored bool
 	}{
-		{200, true}, {201, true}, {202, true}, {204, true}, {206, true}, {301, true}, {303, true}, {304, true}, {307, true},
-		{400, true}, {401, true}, {403, true}, {404, true}, {410, true}, {412, true}, {422, true},
+		{200, true}, {201, true}, {202, true}, {204, true}, {205, true}, {206, true}, {301, true}, {303, true}, {304, true}, {307, true},
+		{400, true}, {401, true}, {403, true}, {404, true}, {410, true}, {412, true}, {422, true}, {451, true},
 		{408, false}, {409, false}, {425, false}, {429, false}, {500, false}, {502, false}, {503, false}, {504, false}, {599, false},
 	}
-	bodies := []string{"", `{"order":42}`, "<html>" + strings.Repeat("x", 5000), strings.Repeat("\x00\xff", 40_000)}
+	table := newTable(t)
+	for b, behaviour := range behaviours {
+		t.Run(behaviour.name, func(t *testing.T) {
+			t.Parallel()
+			for _, row := range statuses {
+				for body := range bodies {
+					table.row(t, http.MethodPost, b, row.status, body, row.stored)
+				}
+			}
+		})
+	}
+}
 
-	var runs atomic.Int64
-	handler := func(w http.ResponseWriter, r *http.Request) {
-		runs.Add(1)
+// The same for HEAD, whose answers have no body, whatever their handler writes.
+func TestEveryWayOfWritingForHEAD(t *testing.T) {
+	table := newTable(t)
+	for b, behaviour := range behaviours {
+		t.Run(behaviour.name, func(t *testing.T) {
+			t.Parallel()
+			for _, status := range []int{200, 204, 304, 404} {
+				for body := range bodies {
+					table.row(t, http.MethodHead, b, status, body, true)
+				}
+			}
+		})
+	}
+}
+
+// table is one handler with the guard and without it, which behaves as it is told.
+type table struct {
+	guarded, plain string
+	runs           sync.Map // by path: *atomic.Int64
+}
+
+func newTable(t *testing.T) *table {
+	all := &table{}
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n, _ := all.runs.LoadOrStore(r.RequestURI, &atomic.Int64{})
+		n.(*atomic.Int64).Add(1)
 		query := r.URL.Query()
 		b, _ := strconv.Atoi(query.Get("behaviour"))
 		status, _ := strconv.Atoi(query.Get("status"))
 		body, _ := strconv.Atoi(query.Get("body"))
 		behaviours[b].write(w, r, status, bodies[body])
-	}
+	})
 	outside := func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("X-Request-Id", r.Header.Get("X-Request-Id"))
@@ -151,61 +213,56 @@ func TestEveryStatusBodyAndWayOfWriting(t *testing.T) {
 			next.ServeHTTP(w, r)
 		})
 	}
-	guarded := listen(t, outside(httpadmit.New(shared.start(), caller(me(t)))(http.HandlerFunc(handler))))
-	plain := listen(t, outside(http.HandlerFunc(handler)))
-
-	for b, behaviour := range behaviours {
-		t.Run(behaviour.name, func(t *testing.T) {
-			for _, row := range statuses {
-				for body := range bodies {
-					// Every status with a short body, and every body with one status.
-					if body != 1 && row.status != 200 && row.status != 500 {
-						continue
-					}
-					path := fmt.Sprintf("/v1/orders?behaviour=%d&status=%d&body=%d", b, row.status, body)
-					name := fmt.Sprintf("%d, body %d", row.status, body)
-					ask := func(base, id string) (answered, []int) {
-						r := request(t, http.MethodPost, base+path, "{}", "Idempotency-Key", fmt.Sprintf("%d-%d-%d", b, row.status, body),
-							"X-Request-Id", id, "Accept-Encoding", "identity")
-						var early []int
-						r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
-							Got1xxResponse: func(status int, _ textproto.MIMEHeader) error { early = append(early, status); return nil },
-						}))
-						return send(t, r), early
-					}
-					want, wantEarly := ask(plain.URL, "first")
-					before := runs.Load()
-					first, early := ask(guarded.URL, "first")
-					same(t, name+": the first answer", first, want)
-					if !slices.Equal(early, wantEarly) {
-						t.Errorf("%s: informational answers %v, want %v", name, early, wantEarly)
-					}
-					again, early := ask(guarded.URL, "second")
-					if ran := runs.Load() - before; ran != 1 && row.stored || ran != 2 && !row.stored {
-						t.Fatalf("%s: the handler ran %d times", name, ran)
-					}
-					want.header.Set("X-Request-Id", "second")
-					if row.stored {
-						if !again.replayed() || len(early) > 0 {
-							t.Errorf("%s: it is not marked as a replay (%v), or has informational answers %v", name, again.header, early)
-						}
-						again.header.Del("Idempotent-Replayed")
-					}
-					same(t, name+": the second answer", again, want)
-				}
-			}
-		})
-	}
+	guard := httpadmit.New(shared.start(), caller(me(t)), httpadmit.WithMethods(http.MethodPost, http.MethodHead))
+	all.guarded, all.plain = listen(t, outside(guard(handler))).URL, listen(t, outside(handler)).URL
+	return all
 }
 
-// same compares two answers, but for the way in which the length of a body is told and
-// the date.
+// row sends a request without the guard, and twice with it.
+func (all *table) row(t *testing.T, method string, behaviour, status, body int, stored bool) {
+	t.Helper()
+	path := fmt.Sprintf("/v1/orders?behaviour=%d&status=%d&body=%d&guarded=", behaviour, status, body)
+	name := fmt.Sprintf("%s: %d, body %d", method, status, body)
+	ask := func(base, guarded, id string) (answered, []int) {
+		r := request(t, method, base+path+guarded, "{}", "Idempotency-Key", fmt.Sprintf("%d-%d-%d", behaviour, status, body),
+			"X-Request-Id", id, "Accept-Encoding", "identity")
+		var early []int
+		r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
+			Got1xxResponse: func(status int, _ textproto.MIMEHeader) error { early = append(early, status); return nil },
+		}))
+		return send(t, r), early
+	}
+	want, wantEarly := ask(all.plain, "no", "first")
+	first, early := ask(all.guarded, "yes", "first")
+	same(t, name+": the first answer", first, want)
+	if !slices.Equal(early, wantEarly) {
+		t.Errorf("%s: informational answers %v, want %v", name, early, wantEarly)
+	}
+	again, early := ask(all.guarded, "yes", "second")
+	n, _ := all.runs.Load(path + "yes")
+	if ran := n.(*atomic.Int64).Load(); ran != 1 && stored || ran != 2 && !stored {
+		t.Fatalf("%s: the handler ran %d times", name, ran)
+	}
+	want.header.Set("X-Request-Id", "second")
+	if stored {
+		if !again.replayed() || len(early) > 0 {
+			t.Errorf("%s: it is not marked as a replay (%v), or has informational answers %v", name, again.header, early)
+		}
+		again.header.Del("Idempotent-Replayed")
+	}
+	same(t, name+": the second answer", again, want)
+}
+
+// same compares two answers, but for the date, and for the length of a body where it is told
+// of one that would have been sent in chunks.
 func same(t *testing.T, what string, got, want answered) {
 	t.Helper()
 	clean := func(h http.Header) http.Header {
 		h = maps.Clone(h)
 		delete(h, "Date")
-		delete(h, "Content-Length")
+		if want.header["Content-Length"] == nil {
+			delete(h, "Content-Length")
+		}
 		delete(h, "Trailer") // of a response that has no body
 		return h
 	}

@@ -47,7 +47,7 @@ func (r *recorder) storable(never map[string]bool) client.Response {
 	}
 	skip := func(name string) bool {
 		canonical := http.CanonicalHeaderKey(name)
-		return never[canonical] || named[canonical]
+		return never[canonical] || named[canonical] || !isToken(name) // net/http does not send it
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.sent)) {
 		values := r.sent[name]
@@ -70,6 +70,17 @@ func (r *recorder) storable(never map[string]bool) client.Response {
 		}
 	}
 	return response
+}
+
+// isToken reports whether a name is one that a header can have (RFC 9110, section 5.6.2).
+func isToken(name string) bool {
+	return name != "" && !strings.ContainsFunc(name, func(c rune) bool {
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
+			return false
+		}
+		return !strings.ContainsRune("!#$%&'*+-.^_`|~", c)
+	})
 }
 
 // replay answers with a stored response. It may be one that an operator wrote, or another
