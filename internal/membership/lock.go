@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -27,10 +28,44 @@ type Lock struct {
 	file *os.File // nil once released
 }
 
+// makeDir makes a directory and those above it that are missing, and makes their names
+// durable: a power failure could otherwise take the directory with all that is in it,
+// and the node would start afresh.
+func makeDir(dir string) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	var missing []string
+	for above := dir; ; above = filepath.Dir(above) {
+		if _, err := os.Stat(above); !errors.Is(err, fs.ErrNotExist) || above == filepath.Dir(above) {
+			break
+		}
+		missing = append(missing, above)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	for _, made := range missing {
+		if err := syncDir(filepath.Dir(made)); err != nil {
+			return err
+		}
+	}
+	if len(missing) > 0 {
+		return nil
+	}
+	// A process that was killed right after making it has not synced it. Who may not
+	// read the directory above cannot either, and has not made this one.
+	if err := syncDir(filepath.Dir(dir)); err != nil && !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	return nil
+}
+
 // Acquire makes the data directory, if need be, and locks it. Where another process
 // holds it, that is an error that names both, after two seconds at most.
 func Acquire(ctx context.Context, dir string) (*Lock, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := makeDir(dir); err != nil {
 		return nil, fmt.Errorf("data directory %s: %w", dir, err)
 	}
 	path := filepath.Join(dir, LockName)
