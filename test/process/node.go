@@ -66,7 +66,11 @@ func (n *Node) Arguments() []string { return slices.Clone(n.arguments) }
 
 // Start starts the process and does not wait for what it does. More arguments come after
 // the node's own.
-func (n *Node) Start(more ...string) error {
+func (n *Node) Start(more ...string) error { return n.StartUnder(nil, more...) }
+
+// StartUnder is Start with a command before the program's, such as a tracer, that ends
+// up as the program itself, with the same process id.
+func (n *Node) StartUnder(prefix []string, more ...string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.life != nil {
@@ -77,7 +81,8 @@ func (n *Node) Start(more ...string) error {
 		return err
 	}
 	defer out.Close() //nolint:errcheck // the process has it as its own by then
-	started := &life{command: exec.CommandContext(context.Background(), n.program, append(n.arguments[:len(n.arguments):len(n.arguments)], more...)...), ended: make(chan struct{})}
+	line := slices.Concat(prefix, []string{n.program}, n.arguments, more)
+	started := &life{command: exec.CommandContext(context.Background(), line[0], line[1:]...), ended: make(chan struct{})}
 	started.command.Stdout, started.command.Stderr = out, out
 	started.command.SysProcAttr = attributes()
 	started.command.Env = append(environment(), n.variables...)
