@@ -28,17 +28,19 @@
 //   - Nobody submits without a reservation, and a reservation is used for one submission.
 //   - A key is free again only when its order cannot be filled any more: the exchange has
 //     said no; or nothing was sent; or the exchange's own clock has passed the moment until
-//     which the order was valid, and the order is not there.
+//     which the order was valid, by the time that lookups lag behind, and the order is not
+//     there.
 //   - The order's validity ends before its reservation does. The exchange's clock is read
 //     after the reservation was granted, and an order is valid for a fixed time from that
-//     reading, and is submitted only while twice that time is left. So an order in doubt,
-//     whose reservation has lapsed, has been invalid for at least that time: if the exchange
-//     does not have it now, it never will. That is what lets a process that knows nothing of
-//     the submission settle it, and what holds when the gateway stood still between
-//     the reading and the submission.
+//     reading, and is submitted only while twice that time and the lag are left. So an order
+//     in doubt, whose reservation has lapsed, has been invalid for at least that time and the
+//     lag: if the exchange does not show it now, it never will. That is what lets a process
+//     that knows nothing of the submission settle it, and it holds where the gateway stood
+//     still between the reading and the submission.
 //
 // What it relies on: the exchange refuses an order whose validity is over; a lookup shows
-// what was accepted before; and its clock is not set back by more than the validity.
+// what was accepted before, with no more than the lag; its clock is not set back by more
+// than the validity; and a reservation does not lapse early, which the coordinator promises.
 //
 // # Bounds
 //

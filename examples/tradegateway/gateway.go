@@ -14,9 +14,10 @@ import (
 )
 
 const (
-	duplicateWait = 2 * time.Second  // a duplicate waits so long for the first one's answer
-	settleTimeout = 15 * time.Second // the coordinator is told what came of an order for so long
-	requestsMost  = 512              // at a time
+	reserveTimeout = 3 * time.Second  // an alert waits so long for a coordinator that is away, and is refused
+	duplicateWait  = 2 * time.Second  // a duplicate waits so long for the first one's answer
+	settleTimeout  = 15 * time.Second // the coordinator is told what came of an order for so long
+	requestsMost   = 512              // at a time
 )
 
 // operationPrefix and a venue's name are the operation of an order at the coordinator:
@@ -72,6 +73,7 @@ func (g *gateway) handler() http.Handler {
 		httpadmit.WithPendingTTL(g.pendingTTL),
 		// {"success": false} with a 200 is what chart services understand. It is no success.
 		httpadmit.WithClassifier(httpadmit.SoftFailure("success")),
+		httpadmit.WithReserveTimeout(reserveTimeout),
 		httpadmit.WithWait(duplicateWait),
 		// As long as the client tries: nothing goes on when a handler has returned, so
 		// that a server that has shut down has recorded everything.
@@ -98,14 +100,14 @@ func (g *gateway) placeOrder(w http.ResponseWriter, r *http.Request) {
 		ClientOrderID: id, Symbol: in.alert.Symbol, Side: in.alert.Action, Quantity: in.alert.Quantity,
 	}, reservation.Remaining)
 
-	log = log.With("outcome", result.outcome.String(), "took", time.Since(began))
+	log = log.With("outcome", result.outcome.String(), "took", time.Since(began).String())
 	switch result.outcome {
 	case filled:
 		log.Info("an order has ended", "order_id", result.fill.OrderID)
 		write(w, filledResponse(result.fill))
 	case rejected:
 		log.Info("an order has ended", "reason", result.err)
-		write(w, jsonResponse(map[string]any{"success": false, "error": result.err.Error()}))
+		write(w, response(answered{Error: result.err.Error()}))
 	case notPlaced:
 		log.Warn("an order has ended", "reason", result.err)
 		httpadmit.MarkNotApplied(r.Context()) // the key is free: a retry orders
@@ -122,11 +124,18 @@ func (g *gateway) placeOrder(w http.ResponseWriter, r *http.Request) {
 
 // filledResponse is what a filled order is answered with, whoever finds out that it is.
 func filledResponse(f fill) client.Response {
-	return jsonResponse(map[string]any{"success": true, "order": f})
+	return response(answered{Success: true, Order: &f})
 }
 
-func jsonResponse(body map[string]any) client.Response {
-	text, _ := json.Marshal(body) // texts and numbers: this cannot fail
+// answered is what an alert is answered with once its order has ended.
+type answered struct {
+	Success bool   `json:"success"`
+	Error   string `json:"error,omitempty"`
+	Order   *fill  `json:"order,omitempty"`
+}
+
+func response(a answered) client.Response {
+	text, _ := json.Marshal(a) // texts and numbers: this cannot fail
 	return client.Response{Code: http.StatusOK, ContentType: "application/json", Body: text}
 }
 

@@ -24,10 +24,6 @@ import (
 // every user of a machine.
 const tokensVariable = "TRADEGATEWAY_TOKENS"
 
-// callTimeout is how long an alert waits for a coordinator that is away before it is
-// refused.
-const callTimeout = 5 * time.Second
-
 // settings are what a gateway is started with.
 type settings struct {
 	listen       string
@@ -38,12 +34,13 @@ type settings struct {
 	window       time.Duration
 	pendingTTL   time.Duration
 	validFor     time.Duration
+	lookupLag    time.Duration
 	settleEvery  time.Duration
 }
 
 // longest is how long one request may take: to reserve, to order, and to record.
 func (s settings) longest() time.Duration {
-	return callTimeout + duplicateWait + s.pendingTTL + settleTimeout + time.Second
+	return reserveTimeout + duplicateWait + s.pendingTTL + settleTimeout + time.Second
 }
 
 func main() {
@@ -85,7 +82,8 @@ func parseSettings(arguments []string, tokens string, stderr io.Writer) (setting
 	})
 	flags.DurationVar(&s.window, "window", time.Minute, "alerts without a key that order the same are one, for so long from the first")
 	flags.DurationVar(&s.pendingTTL, "pending-ttl", 30*time.Second, "how long an order may take before it is in doubt")
-	flags.DurationVar(&s.validFor, "valid-for", 5*time.Second, "how long the exchange may take to accept an order; at most a third of --pending-ttl")
+	flags.DurationVar(&s.validFor, "valid-for", 5*time.Second, "how long the exchange may take to accept an order; three times that and the lag fit into --pending-ttl")
+	flags.DurationVar(&s.lookupLag, "lookup-lag", time.Second, "how long after it was accepted an order may be missing from lookups")
 	flags.DurationVar(&s.settleEvery, "settle-every", 10*time.Second, "how often orders in doubt are looked for at their exchange; 0: never, an operator does")
 	if err := flags.Parse(arguments); err != nil {
 		return s, err
@@ -102,8 +100,9 @@ func parseSettings(arguments []string, tokens string, stderr io.Writer) (setting
 		return s, fmt.Errorf("no argument is expected, there is %q", flags.Arg(0))
 	case len(s.venues) == 0:
 		return s, errors.New("there is no --venue")
-	case s.validFor < 100*time.Millisecond || s.pendingTTL < 3*s.validFor:
-		return s, fmt.Errorf("--valid-for is %v, it must be 100ms to a third of --pending-ttl, %v", s.validFor, s.pendingTTL)
+	case s.validFor < 100*time.Millisecond, s.lookupLag < 0, s.pendingTTL < 3*s.validFor+s.lookupLag:
+		return s, fmt.Errorf("--valid-for must be 100ms or more, --lookup-lag 0 or more, and three times the one and the other fit into --pending-ttl; they are %v, %v and %v",
+			s.validFor, s.lookupLag, s.pendingTTL)
 	case s.settleEvery < 0:
 		return s, fmt.Errorf("--settle-every is %v, it must be 0 or more", s.settleEvery)
 	}
@@ -113,8 +112,7 @@ func parseSettings(arguments []string, tokens string, stderr io.Writer) (setting
 // serve takes alerts until ctx ends, and then finishes those that it has.
 func serve(ctx context.Context, s settings, log *slog.Logger) error {
 	endpoints := strings.Split(s.coordinators, ",")
-	coordinator, err := client.Dial(endpoints,
-		client.WithCallTimeout(callTimeout), client.WithSettleTimeout(settleTimeout), client.WithLogger(log))
+	coordinator, err := client.Dial(endpoints, client.WithSettleTimeout(settleTimeout), client.WithLogger(log))
 	if err != nil {
 		return err
 	}
@@ -124,7 +122,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 		window: s.window, pendingTTL: s.pendingTTL, log: log,
 	}
 	for name, url := range s.venues {
-		g.venues[name] = newVenue(url, s.validFor)
+		g.venues[name] = newVenue(url, s.validFor, s.lookupLag)
 	}
 	settling, err := newSettler(g, endpoints)
 	if err != nil {

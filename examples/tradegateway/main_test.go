@@ -246,7 +246,7 @@ func gate(t *testing.T, endpoints []string, live, test *market, more ...string) 
 	d := &desk{t: t, arguments: append([]string{
 		"--listen", "127.0.0.1:0", "--coordinator", strings.Join(endpoints, ","), "--namespace", t.Name(),
 		"--venue", "sim:live=" + live.url, "--venue", "sim:test=" + test.url,
-		"--pending-ttl", "4s", "--valid-for", "1s", "--settle-every", "300ms", "--window", "10m",
+		"--pending-ttl", "4s", "--valid-for", "1s", "--lookup-lag", "100ms", "--settle-every", "300ms", "--window", "10m",
 	}, more...)}
 	d.start()
 	return d

@@ -64,11 +64,12 @@ type result struct {
 type venue struct {
 	url      string
 	validFor time.Duration // of an order, from the reading of the exchange's clock
+	lag      time.Duration // after which lookups show what was accepted
 	http     *http.Client
 }
 
-func newVenue(url string, validFor time.Duration) *venue {
-	return &venue{url: url, validFor: validFor, http: &http.Client{
+func newVenue(url string, validFor, lag time.Duration) *venue {
+	return &venue{url: url, validFor: validFor, lag: lag, http: &http.Client{
 		// To follow a 307 or 308 is to submit twice.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport: &http.Transport{
@@ -86,7 +87,7 @@ func (v *venue) place(ctx context.Context, o order, remaining func() time.Durati
 		return result{outcome: notPlaced, err: err}
 	}
 	// Looked at after the reading: what the reading took is gone from what remains.
-	if left := remaining(); left < 2*v.validFor {
+	if left := remaining(); left < 2*v.validFor+v.lag {
 		return result{outcome: notPlaced, err: fmt.Errorf("too late to submit it: %v are left", left)}
 	}
 	o.ValidUntilMS = now + v.validFor.Milliseconds()
@@ -131,7 +132,7 @@ func (v *venue) findOut(ctx context.Context, o order, why error) result {
 		switch {
 		case err == nil && found != nil:
 			return result{outcome: filled, fill: *found}
-		case err == nil && now >= o.ValidUntilMS:
+		case err == nil && now >= o.ValidUntilMS+v.lag.Milliseconds():
 			return result{outcome: notPlaced, err: fmt.Errorf("it was not accepted in time: %w", why)}
 		}
 		select {
