@@ -13,7 +13,11 @@ PKG ?= ./...
 TESTFLAGS ?=
 FUZZTIME ?= 10s
 
-.PHONY: help build run cluster test lint generate check-generate check-modules tools vulncheck bench scale fuzz clean
+# For `simulate`.
+HOURS ?= 1
+SEED ?= 0
+
+.PHONY: help build run cluster test lint generate check-generate check-modules tools vulncheck bench scale fuzz simulate clean
 
 help: ## List the commands (the default)
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -62,6 +66,13 @@ bench: ## Run the benchmarks (PKG=…, TESTFLAGS=…)
 
 scale: ## Prove what is promised of a million records (ten minutes, 1 GiB of disk)
 	COORDINATOR_SCALE=1 go test -count=1 -v -timeout 30m ./test/scale
+
+# Files in memory where there is such a directory: a bubble waits for every sync.
+simulate: ## Live through busy hours of a cluster in virtual time (HOURS=1, SEED=0: a fresh one)
+	@mkdir -p bin
+	go test -c -o bin/simulation.test ./test/simulation
+	@if [[ -z "$${TMPDIR:-}" && -w /dev/shm ]]; then export TMPDIR=/dev/shm; fi; \
+	bin/simulation.test -test.run '^TestSimulate$$' -test.timeout 0 -hours $(HOURS) -seed $(SEED)
 
 fuzz: ## Run each fuzzer for a short while (FUZZTIME=10s, PKG=…)
 	@for package in $$(go list $(PKG)); do \

@@ -1,0 +1,239 @@
+package simulation
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/atmostonce/coordinator/test/cluster"
+)
+
+// What the network is like when nothing is wrong with it.
+const (
+	latency = time.Millisecond
+	jitter  = 4 * time.Millisecond
+)
+
+// rewindMost is how many entries a state may be behind its log that keeps 10,240.
+const rewindMost = 5000
+
+// hosts are all between which links can be cut.
+func (w *world) hosts() []string {
+	return append([]string{cluster.ClientHost, programsHost}, w.c.Names...)
+}
+
+// calm makes all links what they are when nothing is wrong.
+func (w *world) calm() { w.links(latency, jitter) }
+
+func (w *world) links(latency, jitter time.Duration) {
+	for _, from := range w.hosts() {
+		for _, to := range w.hosts() {
+			if from != to {
+				w.c.Network.Latency(from, to, latency)
+				w.c.Network.Jitter(from, to, jitter)
+			}
+		}
+	}
+	w.slowest.Store(max(w.slowest.Load(), int64(latency+jitter)))
+}
+
+// roles returns the nodes: the leader of a shard, or who would be, and the others.
+func (w *world) roles(number int) []string {
+	leader := w.c.Leader(number)
+	if leader == "" {
+		return w.c.Names
+	}
+	return append([]string{leader}, w.c.Others(leader)...)
+}
+
+// do does a step to the cluster, and reports whether it was a fault that took place.
+func (w *world) do(s step) (took bool) {
+	roles := w.roles(s.Shard)
+	a, b := roles[s.Node], roles[s.Other]
+	random := rand.New(rand.NewPCG(s.Pick, 0))
+	w.trace("%v: %v; %v leads", w.now(), s, roles[0])
+	switch s.Kind {
+	case repair:
+		w.repair(random)
+	case handover:
+		return w.c.Handover(s.Shard, "") == nil
+	case handovers:
+		for range 5 {
+			took = w.c.Handover(s.Shard, "") == nil || took
+			time.Sleep(2 * time.Second)
+		}
+		return took
+	case handoverKill:
+		w.work.Go(func() { _ = w.c.Handover(s.Shard, "") })
+		time.Sleep(s.Most / 4)
+		return w.kill(roles[0])
+	case killOne:
+		return w.kill(a)
+	case killRewound:
+		w.rewind[a] = true
+		return w.kill(a)
+	case killTwo:
+		first := w.kill(a)
+		time.Sleep(s.Most)
+		return w.kill(b) || first
+	case killAll:
+		for _, name := range w.c.Names {
+			took = w.kill(name) || took
+			if random.IntN(2) == 0 {
+				time.Sleep(s.Most)
+			}
+		}
+		return took
+	case killAgain:
+		for range 3 {
+			took = w.kill(a) || took
+			w.start(a, random)
+			time.Sleep(between(random, 0, 4*time.Second))
+		}
+		return w.kill(a) || took
+	case stopOne:
+		took = w.c.Node(a) != nil
+		w.c.StopNode(a)
+		return took
+	case stopAll:
+		took = len(w.c.Running()) > 0
+		for _, name := range w.c.Names {
+			w.c.StopNode(name)
+		}
+		return took
+	case sever:
+		w.c.Network.Sever(roles[0], roles[1])
+		w.c.Network.Sever(roles[0], roles[2])
+		w.c.Network.Sever(roles[0], cluster.ClientHost)
+		w.c.Network.Sever(roles[0], programsHost)
+	case severOne:
+		for range 12 {
+			w.c.Network.SeverOne(one(random, w.hosts()...), one(random, w.c.Names...), random.IntN(64))
+			time.Sleep(between(random, 0, s.Most))
+		}
+	case slow:
+		w.links(s.Most, s.Most/2)
+	case reorder:
+		w.links(0, 2*s.Most)
+	case callersCut:
+		w.c.Network.Partition([]string{a}, []string{cluster.ClientHost, programsHost})
+	case callersOneWay:
+		from, to := []string{a}, []string{cluster.ClientHost, programsHost}
+		if random.IntN(2) == 0 {
+			from, to = to, from
+		}
+		for _, x := range from {
+			for _, y := range to {
+				w.c.Network.Cut(x, y)
+			}
+		}
+	case parting:
+		w.cut(roles, s.Links)
+	case flapping:
+		for range 6 {
+			w.cut(roles, s.Links)
+			time.Sleep(between(random, 20*time.Millisecond, 4*s.Most))
+			w.heal(roles, s.Links)
+			time.Sleep(between(random, 20*time.Millisecond, 4*s.Most))
+		}
+	case partingKill:
+		w.cut(roles, s.Links)
+		time.Sleep(4 * s.Most)
+		w.kill(a)
+	default:
+		panic(fmt.Sprintf("nobody knows how to do %q", s.Kind))
+	}
+	return s.Kind != repair
+}
+
+// ways returns a set of the six ways between the nodes.
+func ways(roles []string, set int) (all [][2]string) {
+	for i, from := range roles {
+		for j, to := range roles {
+			if i == j {
+				continue
+			}
+			if set&1 != 0 {
+				all = append(all, [2]string{from, to})
+			}
+			set >>= 1
+		}
+	}
+	return all
+}
+
+func (w *world) cut(roles []string, set int) {
+	for _, way := range ways(roles, set) {
+		w.c.Network.Cut(way[0], way[1])
+	}
+}
+
+// heal heals ways, but not those to a node that was killed: what is left of it would be
+// heard again.
+func (w *world) heal(roles []string, set int) {
+	for _, way := range ways(roles, set) {
+		if w.c.Node(way[0]) != nil && w.c.Node(way[1]) != nil {
+			w.c.Network.Heal(way[0], way[1])
+		}
+	}
+}
+
+// kill kills a node that runs.
+func (w *world) kill(name string) bool {
+	if w.c.Node(name) == nil {
+		return false
+	}
+	w.c.Kill(name)
+	return true
+}
+
+// start starts a node that does not run, with an older state where that was asked for.
+func (w *world) start(name string, random *rand.Rand) {
+	if w.c.Node(name) != nil {
+		return
+	}
+	applied, kept := w.watcher.applied(), w.kept[name]
+	near := kept != nil
+	for number := range kept {
+		near = near && applied[number] < kept[number]+rewindMost
+	}
+	switch {
+	case near && w.rewind[name]:
+		w.c.RewindState(name)
+		w.rewound++
+		w.trace("%v: the state of %s is that of entries %v, others have applied %v", w.now(), name, kept, applied)
+	case !near || random.IntN(2) == 0:
+		w.c.KeepState(name)
+		w.kept[name] = applied
+	}
+	delete(w.rewind, name)
+	w.c.StartNode(name)
+	w.trace("%v: %s is started", w.now(), name)
+}
+
+// repair mends everything; now and then one node stays away for longer.
+func (w *world) repair(random *rand.Rand) {
+	w.c.Heal()
+	w.calm()
+	away := random.IntN(5) == 0
+	for _, name := range w.c.Names {
+		if w.c.Node(name) != nil {
+			continue
+		}
+		if away {
+			away = false
+			continue
+		}
+		w.start(name, random)
+	}
+}
+
+// mend mends everything and waits until it works.
+func (w *world) mend() {
+	w.c.Heal()
+	w.calm()
+	for _, name := range w.c.Names {
+		w.start(name, rand.New(rand.NewPCG(0, 0)))
+	}
+	w.c.Serving()
+}

@@ -1,0 +1,326 @@
+package simulation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/atmostonce/coordinator/client"
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/node"
+	"github.com/atmostonce/coordinator/test/cluster"
+	"github.com/atmostonce/coordinator/test/history"
+	"github.com/atmostonce/coordinator/test/linearizability"
+)
+
+// world is a cluster, its callers and who watches them, for some hours.
+type world struct {
+	t      *testing.T
+	c      *cluster.Cluster
+	seed   uint64
+	shards int
+	began  time.Time
+	ctx    context.Context // ends with the world
+	end    context.CancelFunc
+
+	book     *book
+	watcher  *watcher
+	effects  *effects
+	programs []*client.Client
+	log      *tail
+
+	work       sync.WaitGroup // all that calls
+	long       sync.WaitGroup // those that outlast their hour
+	callers    int
+	operations atomic.Int64 // of the programs
+	slowest    atomic.Int64 // how long anything may take over a link at most
+
+	kept    map[string][]uint64 // by node, the entries that were applied when its state was set aside
+	rewind  map[string]bool     // by node, whether it is to find an older state
+	rewound int
+	fences  map[int]uint64 // by shard, the highest of the hours before
+
+	mu         sync.Mutex
+	story      []string // what befell the cluster, this hour
+	violations []string
+}
+
+// tail keeps the end of what the nodes log.
+type tail struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+const tailMost = 4000
+
+// Write implements [io.Writer].
+func (l *tail) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.lines) >= tailMost {
+		l.lines = append(l.lines[:0], l.lines[tailMost/2:]...)
+	}
+	l.lines = append(l.lines, string(line))
+	return len(line), nil
+}
+
+func (l *tail) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(l.lines, "")
+}
+
+// newWorld starts a cluster in the bubble that it is called in.
+func newWorld(t *testing.T, seed uint64, dir string) *world {
+	random := rand.New(rand.NewPCG(seed, 1<<32))
+	w := &world{
+		t: t, seed: seed, shards: one(random, 1, 1, 2, 3), began: time.Now(), log: &tail{},
+		book: newBook(), effects: newEffects(),
+		kept: map[string][]uint64{}, rewind: map[string]bool{}, fences: map[int]uint64{},
+	}
+	w.ctx, w.end = context.WithCancel(context.Background())
+	w.watcher = newWatcher(w.shards)
+	w.c = cluster.Start(t, cluster.Options{Dir: dir, Change: func(c *node.Config) {
+		c.Shards = w.shards
+		c.FreeBytesMin = 0
+		c.Logger = slog.New(slog.NewTextHandler(w.log, nil)).With("node", c.NodeID)
+	}})
+	w.c.Network.Seed(seed)
+	w.calm()
+	w.programs = w.dialPrograms()
+	return w
+}
+
+// now is the true time.
+func (w *world) now() time.Duration { return time.Since(w.began) }
+
+func (w *world) service(name string) coordinatorv1.CoordinatorServiceClient {
+	return coordinatorv1.NewCoordinatorServiceClient(w.c.Conn(name))
+}
+
+func (w *world) trace(format string, arguments ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.story = append(w.story, fmt.Sprintf(format, arguments...))
+}
+
+func (w *world) violation(format string, arguments ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.violations = append(w.violations, fmt.Sprintf(format, arguments...))
+}
+
+// figures is what an hour came to.
+type figures struct {
+	operations, faults, elections, acts, rewound int
+	violations                                   int
+	took                                         time.Duration // real time
+}
+
+func (f *figures) add(o figures) {
+	f.operations += o.operations
+	f.faults += o.faults
+	f.elections += o.elections
+	f.acts += o.acts
+	f.rewound += o.rewound
+	f.violations += o.violations
+	f.took += o.took
+}
+
+// counts reports whether it was a busy hour.
+func (f *figures) counts() bool {
+	return f.operations >= operationsLeast && f.faults >= faultsLeast && f.elections >= electionsLeast
+}
+
+// String shows the figures in one line.
+func (f figures) String() string {
+	return fmt.Sprintf("%d operations, %d elections, %d faults (%d states rewound), %d acts of owners, %d violations, in %.1f s",
+		f.operations, f.elections, f.faults, f.rewound, f.acts, f.violations, f.took.Seconds())
+}
+
+// realTime reads the clock outside of the bubble.
+func realTime() time.Duration {
+	var at unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &at); err != nil {
+		panic(err)
+	}
+	return time.Duration(at.Nano())
+}
+
+// hour lives through an hour and judges it.
+func (w *world) hour(number int) figures {
+	w.t.Helper()
+	began, real := w.now(), realTime()
+	before := figures{
+		operations: w.book.operations() + int(w.operations.Load()), elections: w.watcher.elections(), acts: w.effects.actions, rewound: w.rewound,
+	}
+	p := planHour(w.seed, number, w.shards)
+	w.slowest.Store(0)
+	w.calm()
+	stop := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() { w.watch(stop) })
+	w.call(p, began)
+	var f figures
+	for _, s := range p.Steps {
+		time.Sleep(began + s.At - w.now())
+		if w.do(s) {
+			f.faults++
+		}
+	}
+	time.Sleep(began + hourLength - 3*time.Minute - w.now())
+	w.mend()
+	w.work.Wait()
+	w.readBack(number)
+	time.Sleep(began + hourLength - w.now())
+	w.c.Agree()
+	close(stop)
+	watching.Wait()
+
+	f.operations = w.book.operations() + int(w.operations.Load()) - before.operations
+	f.elections = w.watcher.elections() - before.elections
+	f.acts, f.rewound = w.effects.actions-before.acts, w.rewound-before.rewound
+	w.judge(number)
+	f.violations = len(w.violations)
+	f.took = realTime() - real
+	w.tell(number)
+	return f
+}
+
+// call starts all who call in an hour.
+func (w *world) call(p plan, began time.Duration) {
+	for _, plan := range p.Callers {
+		w.callers++
+		c := &caller{w: w, plan: plan, random: rand.New(rand.NewPCG(plan.Seed, 0)), who: fmt.Sprintf("caller %d", w.callers)}
+		w.work.Go(func() {
+			time.Sleep(began + plan.At - w.now())
+			c.run()
+		})
+	}
+	for _, plan := range p.Owners {
+		w.callers++
+		number := w.callers
+		w.work.Go(func() {
+			time.Sleep(began + plan.At - w.now())
+			w.program(plan, number)
+		})
+	}
+	for _, plan := range p.Long {
+		w.callers++
+		number := w.callers
+		w.long.Go(func() {
+			if sleep(w.ctx, began+plan.At-w.now()) {
+				w.reserveLong(plan, number)
+			}
+		})
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// readBack looks at every key of the hour once more.
+func (w *world) readBack(number int) {
+	keys := map[string]bool{}
+	w.book.mu.Lock()
+	for key := range w.book.keys {
+		keys[key] = true
+	}
+	w.book.mu.Unlock()
+	for key := range keys {
+		c := &caller{w: w, plan: callerPlan{Key: key}, who: "reader", random: rand.New(rand.NewPCG(w.seed, uint64(number)))}
+		c.get()
+	}
+}
+
+// judge checks what callers of an hour were told.
+func (w *world) judge(number int) {
+	keys := w.book.take(isLong)
+	var events []history.Event
+	for key, all := range keys {
+		for _, t := range all {
+			if t.call == reserveCall && t.outcome == "granted" && t.fence <= w.fences[shardOf(key, w.shards)] {
+				w.violation("a fence of an earlier hour, which had reached %d: %v", w.fences[shardOf(key, w.shards)], t)
+			}
+			if e, ok := t.event(w.shards); ok {
+				events = append(events, e)
+			}
+		}
+	}
+	for _, v := range linearizability.Check(events, linearizability.Options{Lateness: w.lateness}) {
+		text := v.String()
+		for key, all := range keys {
+			if regexp.MustCompile(`\b` + regexp.QuoteMeta(key) + `\b`).MatchString(v.Text) {
+				text += lines(all)
+			}
+		}
+		w.violation("%s", text)
+	}
+	for key, all := range keys {
+		for _, t := range all {
+			if t.call == reserveCall {
+				shard := shardOf(key, w.shards)
+				w.fences[shard] = max(w.fences[shard], t.fence)
+			}
+		}
+	}
+	for _, text := range judge(keys, w.allowed) {
+		w.violation("%s", text)
+	}
+}
+
+// lateness is allowed for whatever began and ended then.
+func (w *world) lateness(shard int, from, until time.Duration) time.Duration {
+	return w.watcher.allowed(shard, until-from, from, until) + 4*time.Duration(w.slowest.Load())
+}
+
+// allowed is how late a key's window may end.
+func (w *world) allowed(key string, length, from, to time.Duration) time.Duration {
+	return w.watcher.allowed(shardOf(key, w.shards), length, from, to) + 4*time.Duration(w.slowest.Load())
+}
+
+// tell fails the test and tells what happened, if anything is wrong.
+func (w *world) tell(number int) {
+	w.t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.violations) > 0 {
+		log := "it could not be kept"
+		if file, err := os.CreateTemp("", "simulation-*.log"); err == nil {
+			_, failed := file.WriteString(w.log.String())
+			if errors.Join(failed, file.Close()) == nil {
+				log = file.Name()
+			}
+		}
+		w.t.Errorf("seed %d, hour %d:\n%s\nwhat befell the cluster:\n%s\nthe end of the nodes' log: %s\nagain: -seed %d -hours %d", w.seed, number,
+			strings.Join(w.violations, "\n"), strings.Join(w.story, "\n"), log, w.seed, number+1)
+	}
+	w.violations, w.story = nil, nil
+}
+
+// close ends the world.
+func (w *world) close() {
+	w.end()
+	w.long.Wait()
+	w.work.Wait() // what long callers have begun
+	for _, c := range w.programs {
+		_ = c.Close()
+	}
+}
