@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -94,6 +96,72 @@ func TestRetriesKeepTheIdAndOperationsDoNot(t *testing.T) {
 		wantNone(t, second.Commit(t.Context(), client.Response{Code: 1}))
 		if len(l.ids) != 4 || distinct(l.ids) != 1 {
 			t.Errorf("Commit: %v", l.ids)
+		}
+	})
+}
+
+// The four parts go over the wire as they were passed, on every call, and odd ones name records
+// of their own.
+func TestIdentitiesGoOverTheWireUntouched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var sent []client.Identity
+		c := dial(t, start(t, 1), intercept(func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+			id := request.(interface {
+				GetIdentity() *coordinatorv1.Identity
+			}).GetIdentity()
+			sent = append(sent, client.Identity{Namespace: id.GetNamespace(), Principal: id.GetPrincipal(), Operation: id.GetOperation(), Key: id.GetKey()})
+			return invoke(ctx, method, request, reply, conn, options...)
+		}))
+		for _, key := range []string{"k", " k", "k ", "K", "\tk\n", "k\x00", `"k"`, "ké", "ke\u0301", "日本", ":", "\x01k", strings.Repeat("k", 120)} {
+			id := client.Identity{Namespace: "Tenant A ", Principal: " " + key, Operation: "POST /v1/" + key + "\u00a0", Key: key}
+			sent = nil
+			r, err := c.Reserve(t.Context(), id)
+			if err != nil || r.Attempt() != 1 || r.Identity() != id {
+				t.Errorf("%q: %v", key, err)
+				continue
+			}
+			wantNone(t, r.Extend(t.Context(), 0))
+			wantNone(t, r.Commit(t.Context(), client.Response{Code: 1}))
+			want(t, r.Release(t.Context(), ""), client.ErrAlreadyCommitted)
+			record, err := c.Get(t.Context(), id)
+			if err != nil || record.Identity != id {
+				t.Errorf("%q became %+v, %v", key, record, err)
+			}
+			want(t, c.ResolveNotApplied(t.Context(), id, 1, ""), client.ErrRevisionMismatch)
+			if len(sent) != 6 || slices.ContainsFunc(sent, func(s client.Identity) bool { return s != id }) {
+				t.Errorf("%q: sent %+v", key, sent)
+			}
+		}
+	})
+}
+
+// However many calls there are at once, and whomever they go to: one connection to each node.
+func TestOneConnectionToANode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := start(t, 3)
+		var mu sync.Mutex
+		dials := map[string]int{}
+		c := dial(t, nodes, client.WithDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			mu.Lock()
+			dials[address]++
+			mu.Unlock()
+			return nodes.Network.Host(cluster.ClientHost).Dial(ctx, address)
+		}))
+		var callers sync.WaitGroup
+		for i := range 200 {
+			callers.Go(func() {
+				r := granted(t, c, fmt.Sprint(i))
+				wantNone(t, r.Commit(t.Context(), client.Response{}))
+			})
+		}
+		callers.Wait()
+		if len(dials) == 0 {
+			t.Error("nothing was dialed")
+		}
+		for address, n := range dials {
+			if n != 1 {
+				t.Errorf("%s was dialed %d times", address, n)
+			}
 		}
 	})
 }

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +17,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -509,6 +513,58 @@ func TestReplayAfterARestart(t *testing.T) {
 	})
 	if a.err != nil || !a.replayed() || !proto.Equal(a.message, order("done")) {
 		t.Errorf("answered %+v", a)
+	}
+}
+
+// What is secret in the metadata of a call, in its request and in what its handler sets does not
+// get to the coordinator's disk; the answer that is stored does.
+func TestSecretsAreNotStored(t *testing.T) {
+	c := own(t)
+	ready(t, c)
+	const token, asked, header, trailer, failed, kept = "b34r3r-t0k3n-0f-0n3", "c4rd-numb3r-0f-0n3", "s3cr3t-h34d3r-0f-1", "s3cr3t-tr41l3r-0f-1", "s3cr3t-0f-4-f41lur3", "kept-v4lu3-0f-a11"
+	conn := serveFor(t, c.client, func(ctx context.Context, r *structpb.Struct) (any, error) {
+		if err := grpc.SetHeader(ctx, metadata.Pairs("set-session", header)); err != nil {
+			t.Error(err)
+		}
+		if err := grpc.SetTrailer(ctx, metadata.Pairs("set-session", trailer)); err != nil {
+			t.Error(err)
+		}
+		if r.GetFields()["item"].GetStringValue() == asked {
+			return order(kept), nil
+		}
+		return nil, status.Error(codes.Unavailable, failed)
+	})
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token)
+	for i := range 2 {
+		a := invoke(ctx, conn, place, "k", order(asked))
+		if a.err != nil || a.replayed() != (i == 1) || (len(a.trailer.Get("set-session")) == 1) != (i == 0) {
+			t.Errorf("answered %+v", a)
+		}
+	}
+	if a := invoke(ctx, conn, place, "other", order("tea")); status.Code(a.err) != codes.Unavailable {
+		t.Errorf("answered %+v", a)
+	}
+	if err := c.node.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]bool{}
+	err := filepath.WalkDir(c.dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, needle := range []string{token, asked, header, trailer, failed, kept} {
+			found[needle] = found[needle] || strings.Contains(string(text), needle)
+		}
+		return err
+	})
+	if err != nil || !found[kept] {
+		t.Fatalf("what is stored is not there to be found: %v", err)
+	}
+	for needle, is := range found {
+		if is && needle != kept {
+			t.Errorf("%q is on disk", needle)
+		}
 	}
 }
 

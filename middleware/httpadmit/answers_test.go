@@ -115,6 +115,25 @@ func TestUnguarded(t *testing.T) {
 	}
 }
 
+// Who is not guarded has the server's own writer, and may take the connection over.
+func TestUnguardedHijack(t *testing.T) {
+	server := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		connection, buffered, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer connection.Close()
+		_, _ = buffered.WriteString("HTTP/1.1 299 Mine\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
+		_ = buffered.Flush()
+	})
+	for _, r := range []*http.Request{request(t, "POST", server.URL, "{}"), request(t, "GET", server.URL, "", "Idempotency-Key", "k")} {
+		if a := send(t, r); a.status != 299 || a.body != "ok" {
+			t.Errorf("%+v", a)
+		}
+	}
+}
+
 // A GET changes nothing, and has no use for a key.
 func TestSafeMethods(t *testing.T) {
 	var runs atomic.Int64

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -154,6 +155,22 @@ func TestBodyThatBreaks(t *testing.T) {
 	wantCode(t, post(t, broken, "k"), httpadmit.CodeBodyUnreadable, 400)
 	if runs.Load() != 0 {
 		t.Errorf("%d runs", runs.Load())
+	}
+}
+
+// A length that is none is not sent, and costs nothing.
+func TestLengthThatIsNone(t *testing.T) {
+	for i, length := range []string{"some", "-1", "1,1", " "} {
+		server := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", length)
+			w.WriteHeader(http.StatusCreated)
+			_, _ = io.WriteString(w, "body")
+		})
+		for again := range 2 {
+			if a := post(t, server, strconv.Itoa(i)); a.status != 201 || a.body != "body" || a.cut != nil || a.replayed() != (again == 1) {
+				t.Errorf("%q: %+v", length, a)
+			}
+		}
 	}
 }
 

@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -464,13 +466,32 @@ func TestInDoubt(t *testing.T) {
 	wantCode(t, settle("unfit", client.Response{Code: 0}), httpadmit.CodeResponseNotStored, 410)
 }
 
-// A secret in Set-Cookie does not get to the coordinator's disk; what is stored does.
+// What is secret in a request or a response does not get to the coordinator's disk, and to no
+// log; what is stored does.
 func TestSecretsAreNotStored(t *testing.T) {
-	c := own(t)
-	const secret, hop, named, kept = "s3cr3t-c00k13-0f-0n3", "h0p-by-h0p-v4lu3", "n4m3d-1n-c0nn3ct10n", "kept-v4lu3-0f-a11"
-	server := listen(t, httpadmit.New(c.client, caller("a"))(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Add("Set-Cookie", "session="+secret)
+	var log told
+	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	c := own(t, client.WithLogger(logger))
+	const (
+		cookie, hop, named   = "s3cr3t-c00k13-0f-0n3", "h0p-by-h0p-v4lu3", "n4m3d-1n-c0nn3ct10n"
+		token, sent, payload = "b34r3r-t0k3n-0f-0n3", "s3nt-c00k13-0f-0n3", "c4rd-numb3r-1n-b0dy"
+		failed, late         = "s3cr3t-0f-4-f41lur3", "s3cr3t-0f-4-p4n1c"
+		kept                 = "kept-v4lu3-0f-a11"
+	)
+	server := listen(t, httpadmit.New(c.client, caller("a"), httpadmit.WithLogger(logger))(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Add("Set-Cookie", "session="+cookie)
 		w.Header().Add("Set-Cookie", "other=1")
+		switch r.URL.Path {
+		case "/fails":
+			w.Header().Set("X-Kept", failed)
+			w.WriteHeader(http.StatusBadGateway)
+			_, _ = io.WriteString(w, failed)
+			return
+		case "/panics":
+			w.Header().Set("X-Kept", late)
+			_, _ = io.WriteString(w, late)
+			panic(http.ErrAbortHandler)
+		}
 		w.Header().Set("Proxy-Authenticate", hop)
 		w.Header().Set("Connection", "X-Own")
 		w.Header().Set("X-Own", named)
@@ -478,29 +499,103 @@ func TestSecretsAreNotStored(t *testing.T) {
 		w.Header().Set("Trailer", "Set-Cookie")
 		_, _ = io.WriteString(w, "body")
 	})))
-	ask := func() answered { return send(t, request(t, "POST", server.URL, "{}", "Idempotency-Key", "k")) }
-	first, again := ask(), ask()
+	ask := func(path string) answered {
+		a, _ := try(request(t, "POST", server.URL+path, `{"card":"`+payload+`"}`, "Idempotency-Key", "k",
+			"Authorization", "Bearer "+token, "Cookie", "session="+sent, "Content-Type", "application/json"))
+		return a
+	}
+	first, again := ask("/"), ask("/")
 	if len(first.header["Set-Cookie"]) != 2 || first.header.Get("X-Own") != named {
 		t.Errorf("first: %v", first.header)
 	}
 	if again.header["Set-Cookie"] != nil || again.header.Get("X-Own") != "" || again.header.Get("X-Kept") != kept || !again.replayed() {
 		t.Errorf("again: %v", again.header)
 	}
+	ask("/fails")
+	ask("/panics")
+	if a := send(t, request(t, "POST", server.URL, `{"card":"another `+payload+`"}`, "Idempotency-Key", "k")); a.code() != string(httpadmit.CodeMismatch) {
+		t.Errorf("%+v", a)
+	}
 	if err := c.node.Stop(context.Background()); err != nil {
 		t.Fatal(err)
 	}
+	ask("/away") // and the log says so
 	found := map[string]bool{}
+	look := func(text []byte) {
+		for _, needle := range []string{cookie, hop, named, token, sent, payload, failed, late, kept} {
+			found[needle] = found[needle] || bytes.Contains(text, []byte(needle))
+		}
+	}
 	err := filepath.WalkDir(c.dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
 		text, err := os.ReadFile(path)
-		for _, needle := range []string{secret, hop, named, kept} {
-			found[needle] = found[needle] || bytes.Contains(text, []byte(needle))
-		}
+		look(text)
 		return err
 	})
-	if err != nil || found[secret] || found[hop] || found[named] || !found[kept] {
-		t.Errorf("on disk: %v, %v", found, err)
+	if !found[kept] || err != nil {
+		t.Errorf("what is stored is not there to be found: %v", err)
 	}
+	if log.String() == "" {
+		t.Error("the log was told nothing")
+	}
+	look([]byte(log.String()))
+	for needle, is := range found {
+		if is && needle != kept {
+			t.Errorf("%q is on disk or in the log", needle)
+		}
+	}
+}
+
+// told is what a log was told.
+type told struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *told) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *told) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// A panic when a part of the response has gone out: the caller does not get a whole answer, and
+// the key is what it is after every panic.
+func TestPanicWithinALargeResponse(t *testing.T) {
+	for lapse, want := range map[client.OnLapse]client.State{client.Reopen: client.StateReleased, client.Hold: client.StatePending} {
+		for name, options := range map[string][]httpadmit.Option{"": nil, "-timed": {httpadmit.WithHandlerTimeout(time.Minute)}} {
+			server := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = io.WriteString(w, strings.Repeat("x", 100_000))
+				panic(http.ErrAbortHandler)
+			}, append(options, httpadmit.WithOnLapse(lapse), httpadmit.WithResponseLimit(10))...)
+			a, err := try(request(t, "POST", server.URL+"/v1/orders", "{}", "Idempotency-Key", lapse.String()+name))
+			if err == nil && a.cut == nil {
+				t.Errorf("%s%s: it got a whole answer of %d bytes", lapse, name, len(a.body))
+			}
+			if got := state(t, shared.start(), lapse.String()+name); got != want {
+				t.Errorf("%s%s: %s, want %s", lapse, name, got, want)
+			}
+		}
+	}
+}
+
+// A handler beyond its time whose response grows over the limit then: its caller has an answer
+// already, and only one.
+func TestGrowsBeyondItsTime(t *testing.T) {
+	leave := make(chan struct{})
+	server := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		<-leave
+		_, _ = io.WriteString(w, strings.Repeat("x", 100_000))
+	}, httpadmit.WithHandlerTimeout(20*time.Millisecond), httpadmit.WithResponseLimit(10))
+	wantCode(t, post(t, server, "k"), httpadmit.CodeHandlerTimeout, 503)
+	close(leave)
+	eventually(t, "it is recorded", func() bool { return state(t, shared.start(), "k") == client.StateCommitted })
+	wantCode(t, post(t, server, "k"), httpadmit.CodeResponseNotStored, 410)
 }
