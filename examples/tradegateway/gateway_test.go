@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -48,7 +49,7 @@ func TestGateway(t *testing.T) {
 	live, test := open(t), open(t)
 	for name, run := range map[string]func(*testing.T, *process.Cluster, *market, *market){
 		"Keys": testKeys, "SoftFailure": testSoftFailure, "Window": testWindow, "NotAnAlert": testNotAnAlert,
-		"Killed": testKilled, "Operator": testOperator, "Stop": testStop, "ExchangeAway": testExchangeAway,
+		"Killed": testKilled, "Paused": testPaused, "Operator": testOperator, "Stop": testStop, "ExchangeAway": testExchangeAway,
 	} {
 		t.Run(name, func(t *testing.T) { run(t, cluster, live, test) })
 	}
@@ -265,9 +266,48 @@ func testKilled(t *testing.T, cluster *process.Cluster, live, test *market) {
 			a, err := s.insist(t.Context())
 			must(t, err)
 			if c.expires {
-				eventually(t, "the first order has had its turn", func() bool {
-					return strings.Contains(live.said(), `msg="refused: too late" symbol=`+symbol+" ") || len(live.fills(t, symbol)) > 1
-				})
+				live.turned(t, symbol)
+			}
+			oneFill(t, live, symbol, a)
+		})
+	}
+}
+
+// A gateway stands still between submission and reply, for longer than its reservation
+// lasts. Another one settles and answers meanwhile, and the first one, once it goes on,
+// neither orders again nor answers otherwise.
+func testPaused(t *testing.T, cluster *process.Cluster, live, test *market) {
+	for _, c := range []struct {
+		name, fault string
+		expires     bool
+	}{
+		{"filled", `{"reply_after_ms":60000}`, false},
+		{"never accepted", `{"accept_after_ms":6000}`, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			symbol := "PAUSE-" + strings.ToUpper(strings.ReplaceAll(c.name, " ", "-"))
+			first, second := gate(t, cluster.Endpoints(), live, test), gate(t, cluster.Endpoints(), live, test)
+			live.fails(t, symbol, c.fault)
+			body := alertOf(symbol, "buy", "1", "live")
+			var late answer
+			answered := make(chan error, 1)
+			go func() {
+				var err error
+				late, err = sender{first, "a-secret", "", body}.insist(t.Context())
+				answered <- err
+			}()
+			live.received(t, symbol, 1)
+			p, _ := first.process()
+			must(t, p.command.Process.Signal(syscall.SIGSTOP))
+			a, err := sender{second, "a-secret", "", body}.insist(t.Context())
+			must(t, err)
+			must(t, p.command.Process.Signal(syscall.SIGCONT))
+			must(t, <-answered)
+			if late.body != a.body {
+				t.Errorf("%v, and from the one that stood still %v", a, late)
+			}
+			if c.expires {
+				live.turned(t, symbol)
 			}
 			oneFill(t, live, symbol, a)
 		})

@@ -230,6 +230,14 @@ func (m *market) received(t *testing.T, symbol string, times int) {
 	})
 }
 
+// turned waits until an order that lay in the queue too long has had its turn.
+func (m *market) turned(t *testing.T, symbol string) {
+	t.Helper()
+	eventually(t, "the order of "+symbol+" has had its turn", func() bool {
+		return strings.Contains(m.said(), `msg="refused: too late" symbol=`+symbol+" ") || len(m.fills(t, symbol)) > 1
+	})
+}
+
 // desk is a gateway, over all its lives.
 type desk struct {
 	t         *testing.T

@@ -99,7 +99,8 @@ func (g *gateway) identified(next http.Handler) http.Handler {
 			return
 		}
 		if err != nil {
-			return // the caller is gone
+			refuse(w, http.StatusBadRequest, "ALERT_INVALID", "the body ended before it was complete")
+			return
 		}
 		a, err := parseAlert(body)
 		if err != nil {

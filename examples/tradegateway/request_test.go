@@ -1,11 +1,14 @@
 package main
 
 import (
+	"crypto/sha256"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 )
 
 func TestParseAlert(t *testing.T) {
@@ -24,6 +27,18 @@ func TestParseAlert(t *testing.T) {
 		if a, err := parseAlert([]byte(body)); err == nil {
 			t.Errorf("%s is taken for %+v", body, a)
 		}
+	}
+}
+
+// A body that does not arrive is refused: no answer by default is a 200.
+func TestBodyUnreadable(t *testing.T) {
+	g := &gateway{accounts: map[[sha256.Size]byte]string{sha256.Sum256([]byte("a-secret")): "alice"}}
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/alerts", iotest.ErrReader(io.ErrUnexpectedEOF))
+	r.Header.Set("Authorization", "Bearer a-secret")
+	w := httptest.NewRecorder()
+	g.identified(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it goes on") })).ServeHTTP(w, r)
+	if w.Code != http.StatusBadRequest {
+		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }
 

@@ -19,6 +19,8 @@ const (
 	replyBytesMost = 64 << 10
 )
 
+var errNoClock = errors.New("the exchange does not say what time it is")
+
 // order is what is submitted. See doc.go for ValidUntilMS.
 type order struct {
 	ClientOrderID string `json:"client_order_id"`
@@ -114,7 +116,7 @@ func (v *venue) submit(ctx context.Context, o order) result {
 		return result{outcome: notPlaced, err: err} // there was no connection to send it on
 	case err != nil:
 		return result{outcome: unknown, err: err}
-	case reply.Success != nil && *reply.Success && reply.Order != nil:
+	case reply.Success != nil && *reply.Success && reply.Order != nil && reply.Order.ClientOrderID == o.ClientOrderID:
 		return result{outcome: filled, fill: *reply.Order}
 	case reply.Success != nil && !*reply.Success:
 		return result{outcome: rejected, err: errors.New(reply.Error)}
@@ -153,10 +155,15 @@ func (v *venue) find(ctx context.Context, clientOrderID string) (found *fill, no
 		Order *fill `json:"order"`
 	}
 	err = v.call(ctx, http.MethodGet, "/orders?client_order_id="+url.QueryEscape(clientOrderID), nil, &answer)
-	if err == nil && answer.NowMS == 0 {
-		err = errors.New("the exchange does not say what time it is")
+	switch {
+	case err != nil:
+		return nil, 0, err
+	case answer.NowMS == 0:
+		return nil, 0, errNoClock
+	case answer.Order != nil && answer.Order.ClientOrderID != clientOrderID:
+		return nil, 0, fmt.Errorf("the exchange answers with the order %q", answer.Order.ClientOrderID)
 	}
-	return answer.Order, answer.NowMS, err
+	return answer.Order, answer.NowMS, nil
 }
 
 // clock reads the exchange's clock, in milliseconds since 1970.
@@ -168,7 +175,7 @@ func (v *venue) clock(ctx context.Context) (nowMS int64, err error) {
 	}
 	err = v.call(ctx, http.MethodGet, "/time", nil, &answer)
 	if err == nil && answer.NowMS == 0 {
-		err = errors.New("the exchange does not say what time it is")
+		err = errNoClock
 	}
 	return answer.NowMS, err
 }

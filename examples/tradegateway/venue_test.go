@@ -75,6 +75,7 @@ func TestPlace(t *testing.T) {
 		{"no", says(200, `{"success":false,"error":"no margin"}`), false, time.Minute, rejected, 1},
 		{"silence, and it has it", silent, true, time.Minute, filled, 1},
 		{"silence, and it does not have it", silent, false, time.Minute, notPlaced, 1},
+		{"a yes to another one", says(200, `{"success":true,"order":{"order_id":8,"client_order_id":"c2"}}`), true, time.Minute, filled, 1},
 		{"a yes without an order", says(200, `{"success":true}`), true, time.Minute, filled, 1},
 		{"neither yes nor no", says(200, `{"error":"no margin"}`), true, time.Minute, filled, 1},
 		{"half a no", says(200, `{"success":false`), true, time.Minute, filled, 1},
@@ -105,6 +106,19 @@ func TestPlace(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A lookup that shows another order, or no time, is no answer.
+func TestFind(t *testing.T) {
+	for _, text := range []string{`{"now_ms":1000,"order":{"client_order_id":"c2"}}`, `{"order":{"client_order_id":"c1"}}`, `{"now_ms":1000`, `[]`} {
+		server := httptest.NewServer(says(200, text))
+		v := newVenue(server.URL, time.Second, 0)
+		if found, now, err := v.find(t.Context(), "c1"); err == nil {
+			t.Errorf("%s: %+v at %d", text, found, now)
+		}
+		v.http.CloseIdleConnections()
+		server.Close()
 	}
 }
 
