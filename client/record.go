@@ -48,22 +48,22 @@ func (s State) String() string {
 // ownership.
 type Record struct {
 	Identity Identity // with the namespace filled in
-	State    State
+	State    State    // what the record is
 	// Fence and Revision are 0 where the caller may not resolve.
 	Fence       uint64
-	Revision    uint64 // what Resolve names
-	Attempt     uint32
-	Fingerprint []byte
-	OnLapse     OnLapse
-	PendingTTL  time.Duration
-	Retention   time.Duration
-	Owner       string
+	Revision    uint64        // what Resolve names
+	Attempt     uint32        // the number of the latest attempt, from 1
+	Fingerprint []byte        // of the request; empty where there is none
+	OnLapse     OnLapse       // what a lapse of that attempt means
+	PendingTTL  time.Duration // the window of that attempt
+	Retention   time.Duration // how long the record is kept once that is over
+	Owner       string        // what its owner calls itself
 	// CreatedAt, StartedAt and CommittedAt are by the wall clock of the leader of the
 	// time, for people. CommittedAt is zero unless committed.
 	CreatedAt, StartedAt, CommittedAt time.Time
-	// Response is nil unless committed. Its body is empty unless asked for, and
-	// ResponseBytes is how large it all is.
-	Response      *Response
+	// Response is nil unless committed. Its body is empty unless asked for ([WithBody]).
+	Response *Response
+	// ResponseBytes is how large the whole response is, body and headers, in bytes.
 	ResponseBytes uint64
 	// ReleaseReason is why the latest release was made.
 	ReleaseReason string

@@ -25,7 +25,7 @@ type Response struct {
 // Header is one name/value pair of a [Response], stored as given.
 type Header struct {
 	Name  string // 1 byte or more
-	Value string
+	Value string // any, also empty
 }
 
 // OmittedHeader marks the stored response of an operation that was done and whose own

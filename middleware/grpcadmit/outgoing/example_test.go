@@ -80,3 +80,21 @@ func ExampleRefusal() {
 	// IDEMPOTENCY_IN_FLIGHT
 	// it came to <nil>
 }
+
+// Retries of a loop: one context is one call.
+func ExampleContextWithNewKey() {
+	s := &server{answer: func(try int) error {
+		if try < 3 {
+			return status.Error(codes.Internal, "try again")
+		}
+		return nil
+	}}
+	conn, stop := s.listen(grpc.WithUnaryInterceptor(outgoing.New()))
+	defer stop()
+
+	ctx := outgoing.ContextWithNewKey(context.Background())
+	for call(ctx, conn, place) != nil {
+	}
+	fmt.Println(len(s.keys), "tries, the same key:", s.keys[0][0] == s.keys[2][0])
+	// Output: 3 tries, the same key: true
+}
