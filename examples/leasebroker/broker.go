@@ -49,6 +49,7 @@ func (b *broker) routes(guard func(http.Handler) http.Handler) http.Handler {
 
 // create leases a worker.
 func (b *broker) create(ctx context.Context, r *http.Request, res *client.Reservation) (answer, error) {
+	id := res.Identity()
 	var order struct {
 		Flavor       string `json:"flavor"`
 		LeaseSeconds int    `json:"lease_seconds"`
@@ -62,8 +63,6 @@ func (b *broker) create(ctx context.Context, r *http.Request, res *client.Reserv
 	if order.LeaseSeconds < leaseSecondsMin || order.LeaseSeconds > leaseSecondsMax {
 		return answer{}, bad("lease_seconds must be %d to %d", leaseSecondsMin, leaseSecondsMax)
 	}
-
-	id := res.Identity()
 
 	// 1. A place in the pool. The worker's own id is a derived one too: whichever attempt
 	// comes here finds the worker of the one before.
@@ -123,9 +122,9 @@ func (b *broker) giveBack(w worker, refused *refusedError, res *client.Reservati
 		return err
 	}
 	if final {
-		return &problem{status: http.StatusUnprocessableEntity, code: "FLAVOR_REFUSED", detail: refused.Reason}
+		return &problem{status: http.StatusUnprocessableEntity, code: "ORDER_REFUSED", detail: "the hypervisor makes no such machine: " + refused.Reason}
 	}
-	return notDone(http.StatusServiceUnavailable, "NO_CAPACITY", refused.Reason)
+	return notDone(http.StatusServiceUnavailable, "NO_MACHINE", "the hypervisor made none: "+refused.Reason)
 }
 
 // remove ends a lease.
@@ -180,7 +179,7 @@ func (b *broker) reboot(ctx context.Context, r *http.Request, res *client.Reserv
 	case errors.As(err, &refused) && (refused.Status == http.StatusGone || refused.Status == http.StatusNotFound):
 		return answer{}, gone()
 	case errors.As(err, &refused):
-		return answer{}, notDone(http.StatusServiceUnavailable, "NOT_REBOOTED", refused.Reason)
+		return answer{}, notDone(http.StatusServiceUnavailable, "NOT_REBOOTED", "the hypervisor did not reboot it: "+refused.Reason)
 	case err != nil:
 		return answer{}, err
 	}

@@ -144,7 +144,7 @@ func (h *hypervisor) try(ctx context.Context, method, path, token string, body, 
 	}
 	request, err := http.NewRequestWithContext(ctx, method, h.base+path, bytes.NewReader(text))
 	if err != nil {
-		return &refusedError{Reason: err.Error()}
+		return &refusedError{Reason: "the call cannot be made"}
 	}
 	request.Header.Set("Content-Type", "application/json")
 	if token != "" {
@@ -154,7 +154,7 @@ func (h *hypervisor) try(ctx context.Context, method, path, token string, body, 
 	var failed *net.OpError
 	switch {
 	case errors.As(err, &failed) && failed.Op == "dial":
-		return &refusedError{Reason: err.Error()} // there was nobody to send it to
+		return &refusedError{Reason: "it cannot be reached"} // there was nobody to send it to
 	case err != nil:
 		return err
 	}

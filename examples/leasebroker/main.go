@@ -191,11 +191,13 @@ func (b *broker) serve(ctx context.Context, server *http.Server, listener net.Li
 	b.log.Info("stopping: no new requests, and those that are being carried out are finished")
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopMost)
 	defer cancel()
-	err := server.Shutdown(bounded)
-	_ = <-failed // Serve has returned
-	if err != nil {
+	unfinished := server.Shutdown(bounded)
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	if unfinished != nil {
 		// Its end is a crash to what is left, and no worse than one.
-		return errors.Join(fmt.Errorf("requests were still being carried out after %v: %w", stopMost, err), server.Close())
+		return errors.Join(fmt.Errorf("requests were still being carried out after %v: %w", stopMost, unfinished), server.Close())
 	}
 	return nil
 }

@@ -58,8 +58,9 @@ var (
 // when the method returns. It is bounded: at most capacity workers that have not ended,
 // and endedMost that have.
 type pool struct {
-	db       *bbolt.DB
-	capacity int
+	db        *bbolt.DB
+	capacity  int
+	endedMost uint64
 }
 
 // Buckets: workers that have not ended by id; those that have, by id; and the ids of those
@@ -87,7 +88,7 @@ func openPool(path string, capacity int) (*pool, error) {
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	return &pool{db: db, capacity: capacity}, nil
+	return &pool{db: db, capacity: capacity, endedMost: endedMost}, nil
 }
 
 func (p *pool) close() { _ = p.db.Close() } // every change is on disk already
@@ -179,10 +180,10 @@ func (p *pool) retire(id, account string) (worker, error) {
 			return err
 		case !found || w.Account != account:
 			return errNoWorker
-		case w.State == creating:
-			return errCreating
 		case w.State == ended:
 			return errEnded
+		case w.Machine == "":
+			return errCreating // or it is being taken back before it was created
 		}
 		w.State = ending
 		return writeWorker(tx, w)
@@ -212,7 +213,7 @@ func (p *pool) end(id string) error {
 		if err := order.Put(binary.BigEndian.AppendUint64(nil, n), []byte(id)); err != nil {
 			return err
 		}
-		if n <= endedMost {
+		if n <= p.endedMost {
 			return nil
 		}
 		oldest, forgotten := order.Cursor().First()

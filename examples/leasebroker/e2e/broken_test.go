@@ -66,7 +66,7 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	s.fault("create", "before", "refuse", 1, 0)
-	once(lease("refused", 60), http.StatusServiceUnavailable, "NO_CAPACITY")
+	once(lease("refused", 60), http.StatusServiceUnavailable, "NO_MACHINE")
 	if leased := s.leased(); len(leased) != 0 {
 		t.Fatalf("a refused worker has kept its place: %v", leased)
 	}
@@ -76,7 +76,7 @@ func TestRefusals(t *testing.T) {
 	}
 
 	odd := call{method: http.MethodPost, path: "/v1/workers", key: "odd", body: `{"flavor":"gigantic","lease_seconds":60}`}
-	once(odd, http.StatusUnprocessableEntity, "FLAVOR_REFUSED")
+	once(odd, http.StatusUnprocessableEntity, "ORDER_REFUSED")
 	if again := s.send(odd); !again.replayed {
 		t.Errorf("what the hypervisor will never do is asked for again: %s", again.body)
 	}
