@@ -197,6 +197,7 @@ func (n *Node) register() error {
 		Settings:    n.cfg.Calls,
 		StorageFull: n.storageFull.Load,
 		Logger:      n.cfg.Logger,
+		Closing:     n.ctx.Done(),
 	}
 	n.public, n.internal = newServer(&n.cfg), newServer(&n.cfg)
 	if err := rpc.Register(calls, n.public, n.internal); err != nil {

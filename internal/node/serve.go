@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -16,7 +15,6 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
-	"github.com/atmostonce/coordinator/internal/reason"
 	"github.com/atmostonce/coordinator/internal/rpc"
 )
 
@@ -36,16 +34,12 @@ func newServer(cfg *Config) *grpc.Server {
 	)...)
 }
 
-// A call that panicked may have been applied before it did.
-const panicked = "the server failed while it carried out the call; the outcome is unknown"
-
 // recoverUnary turns a panic into an answer (invariant 6).
 func recoverUnary(logger *slog.Logger) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (answer any, err error) {
 		defer func() {
 			if cause := recover(); cause != nil {
-				logger.Error("a call panicked", "method", info.FullMethod, "panic", cause, "stack", string(debug.Stack()))
-				answer, err = nil, reason.Error(reason.OutcomeUnknown, panicked)
+				answer, err = nil, rpc.Panicked(logger, info.FullMethod, cause)
 			}
 		}()
 		return handler(ctx, request)
@@ -56,8 +50,7 @@ func recoverStream(logger *slog.Logger) grpc.StreamServerInterceptor {
 	return func(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
 		defer func() {
 			if cause := recover(); cause != nil {
-				logger.Error("a call panicked", "method", info.FullMethod, "panic", cause, "stack", string(debug.Stack()))
-				err = reason.Error(reason.OutcomeUnknown, panicked)
+				err = rpc.Panicked(logger, info.FullMethod, cause)
 			}
 		}()
 		return handler(service, stream)

@@ -31,6 +31,8 @@ type Config struct {
 	// StorageFull reports whether this node is short of disk space, so that it
 	// takes no new keys on the shards that it leads. Nil: never.
 	StorageFull func() bool
+	// Closing is closed when the node begins to stop: sessions end then. Nil: never.
+	Closing <-chan struct{}
 	// Logger may be nil: nothing is logged.
 	Logger *slog.Logger
 

@@ -30,6 +30,8 @@ func Register(cfg Config, servers ...grpc.ServiceRegistrar) error {
 		storageFull: cfg.StorageFull,
 		codec:       codec,
 		logger:      cfg.Logger,
+		closing:     cfg.Closing,
+		unsent:      cfg.unsent,
 	}
 	if s.storageFull == nil {
 		s.storageFull = func() bool { return false }
@@ -37,13 +39,12 @@ func Register(cfg Config, servers ...grpc.ServiceRegistrar) error {
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)
 	}
-	node := cfg.unsent
-	if node == nil {
-		node = &unsent{most: cfg.Settings.UnsentBytesMax}
+	if s.unsent == nil {
+		s.unsent = &unsent{most: cfg.Settings.UnsentBytesMax}
 	}
 	for _, server := range servers {
-		server.RegisterService(tolerant(coordinatorv1.CoordinatorService_ServiceDesc, node), &coordinatorService{server: s})
-		server.RegisterService(tolerant(coordinatorv1.AdminService_ServiceDesc, node), &adminService{server: s})
+		server.RegisterService(tolerant(coordinatorv1.CoordinatorService_ServiceDesc, s.unsent), &coordinatorService{server: s})
+		server.RegisterService(tolerant(coordinatorv1.AdminService_ServiceDesc, s.unsent), &adminService{server: s})
 	}
 	return nil
 }

@@ -32,6 +32,8 @@ type server struct {
 	storageFull func() bool
 	codec       *codec
 	logger      *slog.Logger
+	closing     <-chan struct{}
+	unsent      *unsent
 }
 
 // hop is one call to one shard, wherever it is led.

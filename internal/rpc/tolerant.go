@@ -113,5 +113,26 @@ func tolerant(description grpc.ServiceDesc, node *unsent) *grpc.ServiceDesc {
 		methods[i] = method
 	}
 	description.Methods = methods
+	streams := make([]grpc.StreamDesc, len(description.Streams))
+	for i, stream := range description.Streams {
+		generated := stream.Handler
+		stream.Handler = func(service any, over grpc.ServerStream) error {
+			return generated(service, tolerantStream{over})
+		}
+		streams[i] = stream
+	}
+	description.Streams = streams
 	return &description
+}
+
+// tolerantStream receives its messages in envelopes.
+type tolerantStream struct{ grpc.ServerStream }
+
+// RecvMsg implements grpc.ServerStream.
+func (s tolerantStream) RecvMsg(message any) error {
+	e := &envelope{Message: message.(protobuf.Message)} //nolint:errcheck // generated code passes nothing else
+	if err := s.ServerStream.RecvMsg(e); err != nil {
+		return err
+	}
+	return e.wrong
 }

@@ -9,6 +9,7 @@ package coordinatorv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	anypb "google.golang.org/protobuf/types/known/anypb"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	reflect "reflect"
 	sync "sync"
@@ -79,6 +80,525 @@ func (PreviousEnd) EnumDescriptor() ([]byte, []int) {
 	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{0}
 }
 
+// SessionRequest carries calls.
+type SessionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Any number of calls, also none.
+	Calls         []*SessionCall `protobuf:"bytes,1,rep,name=calls" json:"calls,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionRequest) Reset() {
+	*x = SessionRequest{}
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionRequest) ProtoMessage() {}
+
+func (x *SessionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionRequest.ProtoReflect.Descriptor instead.
+func (*SessionRequest) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *SessionRequest) GetCalls() []*SessionCall {
+	if x != nil {
+		return x.Calls
+	}
+	return nil
+}
+
+// SessionCall is one call.
+type SessionCall struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Comes back with the answer. No other call that is under way in this session has it.
+	Id uint64 `protobuf:"varint,1,opt,name=id" json:"id,omitempty"`
+	// What a deadline is to a call that is made by itself, as the time from its receipt.
+	// More than 0. Default: what a call without a deadline gets, 60 s beyond its wait.
+	Timeout *durationpb.Duration `protobuf:"bytes,2,opt,name=timeout" json:"timeout,omitempty"`
+	// Which call. Required.
+	//
+	// Types that are valid to be assigned to Call:
+	//
+	//	*SessionCall_Reserve
+	//	*SessionCall_Commit
+	//	*SessionCall_Release
+	//	*SessionCall_Extend
+	//	*SessionCall_Cancel
+	Call          isSessionCall_Call `protobuf_oneof:"call"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionCall) Reset() {
+	*x = SessionCall{}
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionCall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionCall) ProtoMessage() {}
+
+func (x *SessionCall) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionCall.ProtoReflect.Descriptor instead.
+func (*SessionCall) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *SessionCall) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *SessionCall) GetTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.Timeout
+	}
+	return nil
+}
+
+func (x *SessionCall) GetCall() isSessionCall_Call {
+	if x != nil {
+		return x.Call
+	}
+	return nil
+}
+
+func (x *SessionCall) GetReserve() *ReserveRequest {
+	if x != nil {
+		if x, ok := x.Call.(*SessionCall_Reserve); ok {
+			return x.Reserve
+		}
+	}
+	return nil
+}
+
+func (x *SessionCall) GetCommit() *CommitRequest {
+	if x != nil {
+		if x, ok := x.Call.(*SessionCall_Commit); ok {
+			return x.Commit
+		}
+	}
+	return nil
+}
+
+func (x *SessionCall) GetRelease() *ReleaseRequest {
+	if x != nil {
+		if x, ok := x.Call.(*SessionCall_Release); ok {
+			return x.Release
+		}
+	}
+	return nil
+}
+
+func (x *SessionCall) GetExtend() *ExtendRequest {
+	if x != nil {
+		if x, ok := x.Call.(*SessionCall_Extend); ok {
+			return x.Extend
+		}
+	}
+	return nil
+}
+
+func (x *SessionCall) GetCancel() *SessionCancel {
+	if x != nil {
+		if x, ok := x.Call.(*SessionCall_Cancel); ok {
+			return x.Cancel
+		}
+	}
+	return nil
+}
+
+type isSessionCall_Call interface {
+	isSessionCall_Call()
+}
+
+type SessionCall_Reserve struct {
+	Reserve *ReserveRequest `protobuf:"bytes,3,opt,name=reserve,oneof"`
+}
+
+type SessionCall_Commit struct {
+	Commit *CommitRequest `protobuf:"bytes,4,opt,name=commit,oneof"`
+}
+
+type SessionCall_Release struct {
+	Release *ReleaseRequest `protobuf:"bytes,5,opt,name=release,oneof"`
+}
+
+type SessionCall_Extend struct {
+	Extend *ExtendRequest `protobuf:"bytes,6,opt,name=extend,oneof"`
+}
+
+type SessionCall_Cancel struct {
+	// Nobody waits any more for the answer to the call with this id. It is answered
+	// nevertheless, with what it came to or with CANCELLED; this one is not.
+	Cancel *SessionCancel `protobuf:"bytes,7,opt,name=cancel,oneof"`
+}
+
+func (*SessionCall_Reserve) isSessionCall_Call() {}
+
+func (*SessionCall_Commit) isSessionCall_Call() {}
+
+func (*SessionCall_Release) isSessionCall_Call() {}
+
+func (*SessionCall_Extend) isSessionCall_Call() {}
+
+func (*SessionCall_Cancel) isSessionCall_Call() {}
+
+// SessionCancel ends a call early.
+type SessionCancel struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionCancel) Reset() {
+	*x = SessionCancel{}
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionCancel) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionCancel) ProtoMessage() {}
+
+func (x *SessionCancel) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionCancel.ProtoReflect.Descriptor instead.
+func (*SessionCancel) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{2}
+}
+
+// SessionResponse carries answers.
+type SessionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One answer or more.
+	Answers []*SessionAnswer `protobuf:"bytes,1,rep,name=answers" json:"answers,omitempty"`
+	// The number of shards, as in the header coordinator-shards.
+	Shards        uint32 `protobuf:"varint,2,opt,name=shards" json:"shards,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionResponse) Reset() {
+	*x = SessionResponse{}
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionResponse) ProtoMessage() {}
+
+func (x *SessionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionResponse.ProtoReflect.Descriptor instead.
+func (*SessionResponse) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *SessionResponse) GetAnswers() []*SessionAnswer {
+	if x != nil {
+		return x.Answers
+	}
+	return nil
+}
+
+func (x *SessionResponse) GetShards() uint32 {
+	if x != nil {
+		return x.Shards
+	}
+	return 0
+}
+
+// SessionAnswer is the answer to one call.
+type SessionAnswer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the call.
+	Id uint64 `protobuf:"varint,1,opt,name=id" json:"id,omitempty"`
+	// Number of the shard that the identity belongs to, as in the header
+	// coordinator-shard. Absent: the call was refused before that was known.
+	Shard *uint32 `protobuf:"varint,2,opt,name=shard" json:"shard,omitempty"`
+	// Client address (host:port) of the shard's leader, as in the header
+	// coordinator-leader. Empty: none is known.
+	Leader string `protobuf:"bytes,3,opt,name=leader" json:"leader,omitempty"`
+	// What the call came to.
+	//
+	// Types that are valid to be assigned to Result:
+	//
+	//	*SessionAnswer_Reserve
+	//	*SessionAnswer_Commit
+	//	*SessionAnswer_Release
+	//	*SessionAnswer_Extend
+	//	*SessionAnswer_Error
+	Result        isSessionAnswer_Result `protobuf_oneof:"result"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionAnswer) Reset() {
+	*x = SessionAnswer{}
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionAnswer) ProtoMessage() {}
+
+func (x *SessionAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionAnswer.ProtoReflect.Descriptor instead.
+func (*SessionAnswer) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *SessionAnswer) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *SessionAnswer) GetShard() uint32 {
+	if x != nil && x.Shard != nil {
+		return *x.Shard
+	}
+	return 0
+}
+
+func (x *SessionAnswer) GetLeader() string {
+	if x != nil {
+		return x.Leader
+	}
+	return ""
+}
+
+func (x *SessionAnswer) GetResult() isSessionAnswer_Result {
+	if x != nil {
+		return x.Result
+	}
+	return nil
+}
+
+func (x *SessionAnswer) GetReserve() *ReserveResponse {
+	if x != nil {
+		if x, ok := x.Result.(*SessionAnswer_Reserve); ok {
+			return x.Reserve
+		}
+	}
+	return nil
+}
+
+func (x *SessionAnswer) GetCommit() *CommitResponse {
+	if x != nil {
+		if x, ok := x.Result.(*SessionAnswer_Commit); ok {
+			return x.Commit
+		}
+	}
+	return nil
+}
+
+func (x *SessionAnswer) GetRelease() *ReleaseResponse {
+	if x != nil {
+		if x, ok := x.Result.(*SessionAnswer_Release); ok {
+			return x.Release
+		}
+	}
+	return nil
+}
+
+func (x *SessionAnswer) GetExtend() *ExtendResponse {
+	if x != nil {
+		if x, ok := x.Result.(*SessionAnswer_Extend); ok {
+			return x.Extend
+		}
+	}
+	return nil
+}
+
+func (x *SessionAnswer) GetError() *SessionError {
+	if x != nil {
+		if x, ok := x.Result.(*SessionAnswer_Error); ok {
+			return x.Error
+		}
+	}
+	return nil
+}
+
+type isSessionAnswer_Result interface {
+	isSessionAnswer_Result()
+}
+
+type SessionAnswer_Reserve struct {
+	Reserve *ReserveResponse `protobuf:"bytes,4,opt,name=reserve,oneof"`
+}
+
+type SessionAnswer_Commit struct {
+	Commit *CommitResponse `protobuf:"bytes,5,opt,name=commit,oneof"`
+}
+
+type SessionAnswer_Release struct {
+	Release *ReleaseResponse `protobuf:"bytes,6,opt,name=release,oneof"`
+}
+
+type SessionAnswer_Extend struct {
+	Extend *ExtendResponse `protobuf:"bytes,7,opt,name=extend,oneof"`
+}
+
+type SessionAnswer_Error struct {
+	// The status that the call would have ended with by itself.
+	Error *SessionError `protobuf:"bytes,8,opt,name=error,oneof"`
+}
+
+func (*SessionAnswer_Reserve) isSessionAnswer_Result() {}
+
+func (*SessionAnswer_Commit) isSessionAnswer_Result() {}
+
+func (*SessionAnswer_Release) isSessionAnswer_Result() {}
+
+func (*SessionAnswer_Extend) isSessionAnswer_Result() {}
+
+func (*SessionAnswer_Error) isSessionAnswer_Result() {}
+
+// SessionError is a google.rpc.Status.
+type SessionError struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The gRPC status code, 1 to 16.
+	Code int32 `protobuf:"varint,1,opt,name=code" json:"code,omitempty"`
+	// For people.
+	Message string `protobuf:"bytes,2,opt,name=message" json:"message,omitempty"`
+	// google.rpc.ErrorInfo and what else a call by itself has.
+	Details       []*anypb.Any `protobuf:"bytes,3,rep,name=details" json:"details,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SessionError) Reset() {
+	*x = SessionError{}
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SessionError) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SessionError) ProtoMessage() {}
+
+func (x *SessionError) ProtoReflect() protoreflect.Message {
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SessionError.ProtoReflect.Descriptor instead.
+func (*SessionError) Descriptor() ([]byte, []int) {
+	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *SessionError) GetCode() int32 {
+	if x != nil {
+		return x.Code
+	}
+	return 0
+}
+
+func (x *SessionError) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *SessionError) GetDetails() []*anypb.Any {
+	if x != nil {
+		return x.Details
+	}
+	return nil
+}
+
 // ReserveRequest asks for a reservation.
 type ReserveRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -111,7 +631,7 @@ type ReserveRequest struct {
 
 func (x *ReserveRequest) Reset() {
 	*x = ReserveRequest{}
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[0]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -123,7 +643,7 @@ func (x *ReserveRequest) String() string {
 func (*ReserveRequest) ProtoMessage() {}
 
 func (x *ReserveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[0]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -136,7 +656,7 @@ func (x *ReserveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReserveRequest.ProtoReflect.Descriptor instead.
 func (*ReserveRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{0}
+	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ReserveRequest) GetIdentity() *Identity {
@@ -212,7 +732,7 @@ type ReserveResponse struct {
 
 func (x *ReserveResponse) Reset() {
 	*x = ReserveResponse{}
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[1]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -224,7 +744,7 @@ func (x *ReserveResponse) String() string {
 func (*ReserveResponse) ProtoMessage() {}
 
 func (x *ReserveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[1]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -237,7 +757,7 @@ func (x *ReserveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReserveResponse.ProtoReflect.Descriptor instead.
 func (*ReserveResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{1}
+	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ReserveResponse) GetOutcome() isReserveResponse_Outcome {
@@ -344,7 +864,7 @@ type Granted struct {
 
 func (x *Granted) Reset() {
 	*x = Granted{}
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[2]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -356,7 +876,7 @@ func (x *Granted) String() string {
 func (*Granted) ProtoMessage() {}
 
 func (x *Granted) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[2]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -369,7 +889,7 @@ func (x *Granted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Granted.ProtoReflect.Descriptor instead.
 func (*Granted) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{2}
+	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Granted) GetToken() string {
@@ -437,7 +957,7 @@ type Previous struct {
 
 func (x *Previous) Reset() {
 	*x = Previous{}
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[3]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -449,7 +969,7 @@ func (x *Previous) String() string {
 func (*Previous) ProtoMessage() {}
 
 func (x *Previous) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[3]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -462,7 +982,7 @@ func (x *Previous) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Previous.ProtoReflect.Descriptor instead.
 func (*Previous) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{3}
+	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Previous) GetEnd() PreviousEnd {
@@ -503,7 +1023,7 @@ type Pending struct {
 
 func (x *Pending) Reset() {
 	*x = Pending{}
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[4]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -515,7 +1035,7 @@ func (x *Pending) String() string {
 func (*Pending) ProtoMessage() {}
 
 func (x *Pending) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[4]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -528,7 +1048,7 @@ func (x *Pending) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pending.ProtoReflect.Descriptor instead.
 func (*Pending) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{4}
+	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Pending) GetRetryAfter() *durationpb.Duration {
@@ -574,7 +1094,7 @@ type Committed struct {
 
 func (x *Committed) Reset() {
 	*x = Committed{}
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[5]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -586,7 +1106,7 @@ func (x *Committed) String() string {
 func (*Committed) ProtoMessage() {}
 
 func (x *Committed) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[5]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -599,7 +1119,7 @@ func (x *Committed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Committed.ProtoReflect.Descriptor instead.
 func (*Committed) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{5}
+	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Committed) GetResponse() *Response {
@@ -637,7 +1157,7 @@ type InDoubt struct {
 
 func (x *InDoubt) Reset() {
 	*x = InDoubt{}
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[6]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -649,7 +1169,7 @@ func (x *InDoubt) String() string {
 func (*InDoubt) ProtoMessage() {}
 
 func (x *InDoubt) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[6]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -662,7 +1182,7 @@ func (x *InDoubt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InDoubt.ProtoReflect.Descriptor instead.
 func (*InDoubt) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{6}
+	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *InDoubt) GetOwner() string {
@@ -697,7 +1217,7 @@ type CommitRequest struct {
 
 func (x *CommitRequest) Reset() {
 	*x = CommitRequest{}
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[7]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -709,7 +1229,7 @@ func (x *CommitRequest) String() string {
 func (*CommitRequest) ProtoMessage() {}
 
 func (x *CommitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[7]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -722,7 +1242,7 @@ func (x *CommitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRequest.ProtoReflect.Descriptor instead.
 func (*CommitRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{7}
+	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CommitRequest) GetIdentity() *Identity {
@@ -768,7 +1288,7 @@ type CommitResponse struct {
 
 func (x *CommitResponse) Reset() {
 	*x = CommitResponse{}
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[8]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -780,7 +1300,7 @@ func (x *CommitResponse) String() string {
 func (*CommitResponse) ProtoMessage() {}
 
 func (x *CommitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[8]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -793,7 +1313,7 @@ func (x *CommitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitResponse.ProtoReflect.Descriptor instead.
 func (*CommitResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{8}
+	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CommitResponse) GetLate() bool {
@@ -832,7 +1352,7 @@ type ReleaseRequest struct {
 
 func (x *ReleaseRequest) Reset() {
 	*x = ReleaseRequest{}
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[9]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -844,7 +1364,7 @@ func (x *ReleaseRequest) String() string {
 func (*ReleaseRequest) ProtoMessage() {}
 
 func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[9]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -857,7 +1377,7 @@ func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{9}
+	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ReleaseRequest) GetIdentity() *Identity {
@@ -894,7 +1414,7 @@ type ReleaseResponse struct {
 
 func (x *ReleaseResponse) Reset() {
 	*x = ReleaseResponse{}
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[10]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -906,7 +1426,7 @@ func (x *ReleaseResponse) String() string {
 func (*ReleaseResponse) ProtoMessage() {}
 
 func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[10]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -919,7 +1439,7 @@ func (x *ReleaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{10}
+	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ReleaseResponse) GetLate() bool {
@@ -952,7 +1472,7 @@ type ExtendRequest struct {
 
 func (x *ExtendRequest) Reset() {
 	*x = ExtendRequest{}
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[11]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -964,7 +1484,7 @@ func (x *ExtendRequest) String() string {
 func (*ExtendRequest) ProtoMessage() {}
 
 func (x *ExtendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[11]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -977,7 +1497,7 @@ func (x *ExtendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtendRequest.ProtoReflect.Descriptor instead.
 func (*ExtendRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{11}
+	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ExtendRequest) GetIdentity() *Identity {
@@ -1014,7 +1534,7 @@ type ExtendResponse struct {
 
 func (x *ExtendResponse) Reset() {
 	*x = ExtendResponse{}
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[12]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1026,7 +1546,7 @@ func (x *ExtendResponse) String() string {
 func (*ExtendResponse) ProtoMessage() {}
 
 func (x *ExtendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[12]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1039,7 +1559,7 @@ func (x *ExtendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtendResponse.ProtoReflect.Descriptor instead.
 func (*ExtendResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{12}
+	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ExtendResponse) GetRemaining() *durationpb.Duration {
@@ -1072,7 +1592,7 @@ type ResolveRequest struct {
 
 func (x *ResolveRequest) Reset() {
 	*x = ResolveRequest{}
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[13]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1084,7 +1604,7 @@ func (x *ResolveRequest) String() string {
 func (*ResolveRequest) ProtoMessage() {}
 
 func (x *ResolveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[13]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1097,7 +1617,7 @@ func (x *ResolveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveRequest.ProtoReflect.Descriptor instead.
 func (*ResolveRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{13}
+	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ResolveRequest) GetIdentity() *Identity {
@@ -1173,7 +1693,7 @@ type NotApplied struct {
 
 func (x *NotApplied) Reset() {
 	*x = NotApplied{}
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[14]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1185,7 +1705,7 @@ func (x *NotApplied) String() string {
 func (*NotApplied) ProtoMessage() {}
 
 func (x *NotApplied) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[14]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1198,7 +1718,7 @@ func (x *NotApplied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NotApplied.ProtoReflect.Descriptor instead.
 func (*NotApplied) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{14}
+	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{20}
 }
 
 // ResolveResponse says that the record is settled.
@@ -1212,7 +1732,7 @@ type ResolveResponse struct {
 
 func (x *ResolveResponse) Reset() {
 	*x = ResolveResponse{}
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[15]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1224,7 +1744,7 @@ func (x *ResolveResponse) String() string {
 func (*ResolveResponse) ProtoMessage() {}
 
 func (x *ResolveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[15]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1237,7 +1757,7 @@ func (x *ResolveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveResponse.ProtoReflect.Descriptor instead.
 func (*ResolveResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{15}
+	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ResolveResponse) GetRepeated() bool {
@@ -1260,7 +1780,7 @@ type GetRequest struct {
 
 func (x *GetRequest) Reset() {
 	*x = GetRequest{}
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[16]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1272,7 +1792,7 @@ func (x *GetRequest) String() string {
 func (*GetRequest) ProtoMessage() {}
 
 func (x *GetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[16]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1285,7 +1805,7 @@ func (x *GetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetRequest.ProtoReflect.Descriptor instead.
 func (*GetRequest) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{16}
+	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *GetRequest) GetIdentity() *Identity {
@@ -1313,7 +1833,7 @@ type GetResponse struct {
 
 func (x *GetResponse) Reset() {
 	*x = GetResponse{}
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[17]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1325,7 +1845,7 @@ func (x *GetResponse) String() string {
 func (*GetResponse) ProtoMessage() {}
 
 func (x *GetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_coordinator_v1_coordinator_proto_msgTypes[17]
+	mi := &file_coordinator_v1_coordinator_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1338,7 +1858,7 @@ func (x *GetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetResponse.ProtoReflect.Descriptor instead.
 func (*GetResponse) Descriptor() ([]byte, []int) {
-	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{17}
+	return file_coordinator_v1_coordinator_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GetResponse) GetRecord() *Record {
@@ -1352,7 +1872,36 @@ var File_coordinator_v1_coordinator_proto protoreflect.FileDescriptor
 
 const file_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\n" +
-	" coordinator/v1/coordinator.proto\x12\x0ecoordinator.v1\x1a\x1acoordinator/v1/types.proto\x1a\x1egoogle/protobuf/duration.proto\"\xf5\x02\n" +
+	" coordinator/v1/coordinator.proto\x12\x0ecoordinator.v1\x1a\x1acoordinator/v1/types.proto\x1a\x19google/protobuf/any.proto\x1a\x1egoogle/protobuf/duration.proto\"C\n" +
+	"\x0eSessionRequest\x121\n" +
+	"\x05calls\x18\x01 \x03(\v2\x1b.coordinator.v1.SessionCallR\x05calls\"\xfd\x02\n" +
+	"\vSessionCall\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x123\n" +
+	"\atimeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12:\n" +
+	"\areserve\x18\x03 \x01(\v2\x1e.coordinator.v1.ReserveRequestH\x00R\areserve\x127\n" +
+	"\x06commit\x18\x04 \x01(\v2\x1d.coordinator.v1.CommitRequestH\x00R\x06commit\x12:\n" +
+	"\arelease\x18\x05 \x01(\v2\x1e.coordinator.v1.ReleaseRequestH\x00R\arelease\x127\n" +
+	"\x06extend\x18\x06 \x01(\v2\x1d.coordinator.v1.ExtendRequestH\x00R\x06extend\x127\n" +
+	"\x06cancel\x18\a \x01(\v2\x1d.coordinator.v1.SessionCancelH\x00R\x06cancelB\x06\n" +
+	"\x04call\"\x0f\n" +
+	"\rSessionCancel\"b\n" +
+	"\x0fSessionResponse\x127\n" +
+	"\aanswers\x18\x01 \x03(\v2\x1d.coordinator.v1.SessionAnswerR\aanswers\x12\x16\n" +
+	"\x06shards\x18\x02 \x01(\rR\x06shards\"\x82\x03\n" +
+	"\rSessionAnswer\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x1b\n" +
+	"\x05shard\x18\x02 \x01(\rB\x05\xaa\x01\x02\b\x01R\x05shard\x12\x16\n" +
+	"\x06leader\x18\x03 \x01(\tR\x06leader\x12;\n" +
+	"\areserve\x18\x04 \x01(\v2\x1f.coordinator.v1.ReserveResponseH\x00R\areserve\x128\n" +
+	"\x06commit\x18\x05 \x01(\v2\x1e.coordinator.v1.CommitResponseH\x00R\x06commit\x12;\n" +
+	"\arelease\x18\x06 \x01(\v2\x1f.coordinator.v1.ReleaseResponseH\x00R\arelease\x128\n" +
+	"\x06extend\x18\a \x01(\v2\x1e.coordinator.v1.ExtendResponseH\x00R\x06extend\x124\n" +
+	"\x05error\x18\b \x01(\v2\x1c.coordinator.v1.SessionErrorH\x00R\x05errorB\b\n" +
+	"\x06result\"l\n" +
+	"\fSessionError\x12\x12\n" +
+	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\x12.\n" +
+	"\adetails\x18\x03 \x03(\v2\x14.google.protobuf.AnyR\adetails\"\xf5\x02\n" +
 	"\x0eReserveRequest\x124\n" +
 	"\bidentity\x18\x01 \x01(\v2\x18.coordinator.v1.IdentityR\bidentity\x12\x1d\n" +
 	"\n" +
@@ -1441,14 +1990,15 @@ const file_coordinator_v1_coordinator_proto_rawDesc = "" +
 	"\x18PREVIOUS_END_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11PREVIOUS_END_NONE\x10\x01\x12\x19\n" +
 	"\x15PREVIOUS_END_RELEASED\x10\x02\x12\x17\n" +
-	"\x13PREVIOUS_END_LAPSED\x10\x032\xca\x03\n" +
+	"\x13PREVIOUS_END_LAPSED\x10\x032\x9a\x04\n" +
 	"\x12CoordinatorService\x12J\n" +
 	"\aReserve\x12\x1e.coordinator.v1.ReserveRequest\x1a\x1f.coordinator.v1.ReserveResponse\x12G\n" +
 	"\x06Commit\x12\x1d.coordinator.v1.CommitRequest\x1a\x1e.coordinator.v1.CommitResponse\x12J\n" +
 	"\aRelease\x12\x1e.coordinator.v1.ReleaseRequest\x1a\x1f.coordinator.v1.ReleaseResponse\x12G\n" +
 	"\x06Extend\x12\x1d.coordinator.v1.ExtendRequest\x1a\x1e.coordinator.v1.ExtendResponse\x12J\n" +
 	"\aResolve\x12\x1e.coordinator.v1.ResolveRequest\x1a\x1f.coordinator.v1.ResolveResponse\x12>\n" +
-	"\x03Get\x12\x1a.coordinator.v1.GetRequest\x1a\x1b.coordinator.v1.GetResponseBKZBgithub.com/atmostonce/coordinator/gen/coordinator/v1;coordinatorv1\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
+	"\x03Get\x12\x1a.coordinator.v1.GetRequest\x1a\x1b.coordinator.v1.GetResponse\x12N\n" +
+	"\aSession\x12\x1e.coordinator.v1.SessionRequest\x1a\x1f.coordinator.v1.SessionResponse(\x010\x01BKZBgithub.com/atmostonce/coordinator/gen/coordinator/v1;coordinatorv1\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
 
 var (
 	file_coordinator_v1_coordinator_proto_rawDescOnce sync.Once
@@ -1463,83 +2013,106 @@ func file_coordinator_v1_coordinator_proto_rawDescGZIP() []byte {
 }
 
 var file_coordinator_v1_coordinator_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_coordinator_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_coordinator_v1_coordinator_proto_goTypes = []any{
 	(PreviousEnd)(0),            // 0: coordinator.v1.PreviousEnd
-	(*ReserveRequest)(nil),      // 1: coordinator.v1.ReserveRequest
-	(*ReserveResponse)(nil),     // 2: coordinator.v1.ReserveResponse
-	(*Granted)(nil),             // 3: coordinator.v1.Granted
-	(*Previous)(nil),            // 4: coordinator.v1.Previous
-	(*Pending)(nil),             // 5: coordinator.v1.Pending
-	(*Committed)(nil),           // 6: coordinator.v1.Committed
-	(*InDoubt)(nil),             // 7: coordinator.v1.InDoubt
-	(*CommitRequest)(nil),       // 8: coordinator.v1.CommitRequest
-	(*CommitResponse)(nil),      // 9: coordinator.v1.CommitResponse
-	(*ReleaseRequest)(nil),      // 10: coordinator.v1.ReleaseRequest
-	(*ReleaseResponse)(nil),     // 11: coordinator.v1.ReleaseResponse
-	(*ExtendRequest)(nil),       // 12: coordinator.v1.ExtendRequest
-	(*ExtendResponse)(nil),      // 13: coordinator.v1.ExtendResponse
-	(*ResolveRequest)(nil),      // 14: coordinator.v1.ResolveRequest
-	(*NotApplied)(nil),          // 15: coordinator.v1.NotApplied
-	(*ResolveResponse)(nil),     // 16: coordinator.v1.ResolveResponse
-	(*GetRequest)(nil),          // 17: coordinator.v1.GetRequest
-	(*GetResponse)(nil),         // 18: coordinator.v1.GetResponse
-	(*Identity)(nil),            // 19: coordinator.v1.Identity
-	(*durationpb.Duration)(nil), // 20: google.protobuf.Duration
-	(OnLapse)(0),                // 21: coordinator.v1.OnLapse
-	(*Response)(nil),            // 22: coordinator.v1.Response
-	(*Record)(nil),              // 23: coordinator.v1.Record
+	(*SessionRequest)(nil),      // 1: coordinator.v1.SessionRequest
+	(*SessionCall)(nil),         // 2: coordinator.v1.SessionCall
+	(*SessionCancel)(nil),       // 3: coordinator.v1.SessionCancel
+	(*SessionResponse)(nil),     // 4: coordinator.v1.SessionResponse
+	(*SessionAnswer)(nil),       // 5: coordinator.v1.SessionAnswer
+	(*SessionError)(nil),        // 6: coordinator.v1.SessionError
+	(*ReserveRequest)(nil),      // 7: coordinator.v1.ReserveRequest
+	(*ReserveResponse)(nil),     // 8: coordinator.v1.ReserveResponse
+	(*Granted)(nil),             // 9: coordinator.v1.Granted
+	(*Previous)(nil),            // 10: coordinator.v1.Previous
+	(*Pending)(nil),             // 11: coordinator.v1.Pending
+	(*Committed)(nil),           // 12: coordinator.v1.Committed
+	(*InDoubt)(nil),             // 13: coordinator.v1.InDoubt
+	(*CommitRequest)(nil),       // 14: coordinator.v1.CommitRequest
+	(*CommitResponse)(nil),      // 15: coordinator.v1.CommitResponse
+	(*ReleaseRequest)(nil),      // 16: coordinator.v1.ReleaseRequest
+	(*ReleaseResponse)(nil),     // 17: coordinator.v1.ReleaseResponse
+	(*ExtendRequest)(nil),       // 18: coordinator.v1.ExtendRequest
+	(*ExtendResponse)(nil),      // 19: coordinator.v1.ExtendResponse
+	(*ResolveRequest)(nil),      // 20: coordinator.v1.ResolveRequest
+	(*NotApplied)(nil),          // 21: coordinator.v1.NotApplied
+	(*ResolveResponse)(nil),     // 22: coordinator.v1.ResolveResponse
+	(*GetRequest)(nil),          // 23: coordinator.v1.GetRequest
+	(*GetResponse)(nil),         // 24: coordinator.v1.GetResponse
+	(*durationpb.Duration)(nil), // 25: google.protobuf.Duration
+	(*anypb.Any)(nil),           // 26: google.protobuf.Any
+	(*Identity)(nil),            // 27: coordinator.v1.Identity
+	(OnLapse)(0),                // 28: coordinator.v1.OnLapse
+	(*Response)(nil),            // 29: coordinator.v1.Response
+	(*Record)(nil),              // 30: coordinator.v1.Record
 }
 var file_coordinator_v1_coordinator_proto_depIdxs = []int32{
-	19, // 0: coordinator.v1.ReserveRequest.identity:type_name -> coordinator.v1.Identity
-	20, // 1: coordinator.v1.ReserveRequest.pending_ttl:type_name -> google.protobuf.Duration
-	20, // 2: coordinator.v1.ReserveRequest.retention:type_name -> google.protobuf.Duration
-	21, // 3: coordinator.v1.ReserveRequest.on_lapse:type_name -> coordinator.v1.OnLapse
-	20, // 4: coordinator.v1.ReserveRequest.wait:type_name -> google.protobuf.Duration
-	3,  // 5: coordinator.v1.ReserveResponse.granted:type_name -> coordinator.v1.Granted
-	5,  // 6: coordinator.v1.ReserveResponse.pending:type_name -> coordinator.v1.Pending
-	6,  // 7: coordinator.v1.ReserveResponse.committed:type_name -> coordinator.v1.Committed
-	7,  // 8: coordinator.v1.ReserveResponse.in_doubt:type_name -> coordinator.v1.InDoubt
-	4,  // 9: coordinator.v1.Granted.previous:type_name -> coordinator.v1.Previous
-	20, // 10: coordinator.v1.Granted.remaining:type_name -> google.protobuf.Duration
-	20, // 11: coordinator.v1.Granted.waited:type_name -> google.protobuf.Duration
-	0,  // 12: coordinator.v1.Previous.end:type_name -> coordinator.v1.PreviousEnd
-	20, // 13: coordinator.v1.Pending.retry_after:type_name -> google.protobuf.Duration
-	20, // 14: coordinator.v1.Pending.age:type_name -> google.protobuf.Duration
-	22, // 15: coordinator.v1.Committed.response:type_name -> coordinator.v1.Response
-	20, // 16: coordinator.v1.Committed.age:type_name -> google.protobuf.Duration
-	20, // 17: coordinator.v1.Committed.remaining:type_name -> google.protobuf.Duration
-	20, // 18: coordinator.v1.InDoubt.age:type_name -> google.protobuf.Duration
-	19, // 19: coordinator.v1.CommitRequest.identity:type_name -> coordinator.v1.Identity
-	22, // 20: coordinator.v1.CommitRequest.response:type_name -> coordinator.v1.Response
-	20, // 21: coordinator.v1.CommitRequest.retention:type_name -> google.protobuf.Duration
-	20, // 22: coordinator.v1.CommitResponse.remaining:type_name -> google.protobuf.Duration
-	19, // 23: coordinator.v1.ReleaseRequest.identity:type_name -> coordinator.v1.Identity
-	19, // 24: coordinator.v1.ExtendRequest.identity:type_name -> coordinator.v1.Identity
-	20, // 25: coordinator.v1.ExtendRequest.pending_ttl:type_name -> google.protobuf.Duration
-	20, // 26: coordinator.v1.ExtendResponse.remaining:type_name -> google.protobuf.Duration
-	19, // 27: coordinator.v1.ResolveRequest.identity:type_name -> coordinator.v1.Identity
-	22, // 28: coordinator.v1.ResolveRequest.applied:type_name -> coordinator.v1.Response
-	15, // 29: coordinator.v1.ResolveRequest.not_applied:type_name -> coordinator.v1.NotApplied
-	19, // 30: coordinator.v1.GetRequest.identity:type_name -> coordinator.v1.Identity
-	23, // 31: coordinator.v1.GetResponse.record:type_name -> coordinator.v1.Record
-	1,  // 32: coordinator.v1.CoordinatorService.Reserve:input_type -> coordinator.v1.ReserveRequest
-	8,  // 33: coordinator.v1.CoordinatorService.Commit:input_type -> coordinator.v1.CommitRequest
-	10, // 34: coordinator.v1.CoordinatorService.Release:input_type -> coordinator.v1.ReleaseRequest
-	12, // 35: coordinator.v1.CoordinatorService.Extend:input_type -> coordinator.v1.ExtendRequest
-	14, // 36: coordinator.v1.CoordinatorService.Resolve:input_type -> coordinator.v1.ResolveRequest
-	17, // 37: coordinator.v1.CoordinatorService.Get:input_type -> coordinator.v1.GetRequest
-	2,  // 38: coordinator.v1.CoordinatorService.Reserve:output_type -> coordinator.v1.ReserveResponse
-	9,  // 39: coordinator.v1.CoordinatorService.Commit:output_type -> coordinator.v1.CommitResponse
-	11, // 40: coordinator.v1.CoordinatorService.Release:output_type -> coordinator.v1.ReleaseResponse
-	13, // 41: coordinator.v1.CoordinatorService.Extend:output_type -> coordinator.v1.ExtendResponse
-	16, // 42: coordinator.v1.CoordinatorService.Resolve:output_type -> coordinator.v1.ResolveResponse
-	18, // 43: coordinator.v1.CoordinatorService.Get:output_type -> coordinator.v1.GetResponse
-	38, // [38:44] is the sub-list for method output_type
-	32, // [32:38] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	2,  // 0: coordinator.v1.SessionRequest.calls:type_name -> coordinator.v1.SessionCall
+	25, // 1: coordinator.v1.SessionCall.timeout:type_name -> google.protobuf.Duration
+	7,  // 2: coordinator.v1.SessionCall.reserve:type_name -> coordinator.v1.ReserveRequest
+	14, // 3: coordinator.v1.SessionCall.commit:type_name -> coordinator.v1.CommitRequest
+	16, // 4: coordinator.v1.SessionCall.release:type_name -> coordinator.v1.ReleaseRequest
+	18, // 5: coordinator.v1.SessionCall.extend:type_name -> coordinator.v1.ExtendRequest
+	3,  // 6: coordinator.v1.SessionCall.cancel:type_name -> coordinator.v1.SessionCancel
+	5,  // 7: coordinator.v1.SessionResponse.answers:type_name -> coordinator.v1.SessionAnswer
+	8,  // 8: coordinator.v1.SessionAnswer.reserve:type_name -> coordinator.v1.ReserveResponse
+	15, // 9: coordinator.v1.SessionAnswer.commit:type_name -> coordinator.v1.CommitResponse
+	17, // 10: coordinator.v1.SessionAnswer.release:type_name -> coordinator.v1.ReleaseResponse
+	19, // 11: coordinator.v1.SessionAnswer.extend:type_name -> coordinator.v1.ExtendResponse
+	6,  // 12: coordinator.v1.SessionAnswer.error:type_name -> coordinator.v1.SessionError
+	26, // 13: coordinator.v1.SessionError.details:type_name -> google.protobuf.Any
+	27, // 14: coordinator.v1.ReserveRequest.identity:type_name -> coordinator.v1.Identity
+	25, // 15: coordinator.v1.ReserveRequest.pending_ttl:type_name -> google.protobuf.Duration
+	25, // 16: coordinator.v1.ReserveRequest.retention:type_name -> google.protobuf.Duration
+	28, // 17: coordinator.v1.ReserveRequest.on_lapse:type_name -> coordinator.v1.OnLapse
+	25, // 18: coordinator.v1.ReserveRequest.wait:type_name -> google.protobuf.Duration
+	9,  // 19: coordinator.v1.ReserveResponse.granted:type_name -> coordinator.v1.Granted
+	11, // 20: coordinator.v1.ReserveResponse.pending:type_name -> coordinator.v1.Pending
+	12, // 21: coordinator.v1.ReserveResponse.committed:type_name -> coordinator.v1.Committed
+	13, // 22: coordinator.v1.ReserveResponse.in_doubt:type_name -> coordinator.v1.InDoubt
+	10, // 23: coordinator.v1.Granted.previous:type_name -> coordinator.v1.Previous
+	25, // 24: coordinator.v1.Granted.remaining:type_name -> google.protobuf.Duration
+	25, // 25: coordinator.v1.Granted.waited:type_name -> google.protobuf.Duration
+	0,  // 26: coordinator.v1.Previous.end:type_name -> coordinator.v1.PreviousEnd
+	25, // 27: coordinator.v1.Pending.retry_after:type_name -> google.protobuf.Duration
+	25, // 28: coordinator.v1.Pending.age:type_name -> google.protobuf.Duration
+	29, // 29: coordinator.v1.Committed.response:type_name -> coordinator.v1.Response
+	25, // 30: coordinator.v1.Committed.age:type_name -> google.protobuf.Duration
+	25, // 31: coordinator.v1.Committed.remaining:type_name -> google.protobuf.Duration
+	25, // 32: coordinator.v1.InDoubt.age:type_name -> google.protobuf.Duration
+	27, // 33: coordinator.v1.CommitRequest.identity:type_name -> coordinator.v1.Identity
+	29, // 34: coordinator.v1.CommitRequest.response:type_name -> coordinator.v1.Response
+	25, // 35: coordinator.v1.CommitRequest.retention:type_name -> google.protobuf.Duration
+	25, // 36: coordinator.v1.CommitResponse.remaining:type_name -> google.protobuf.Duration
+	27, // 37: coordinator.v1.ReleaseRequest.identity:type_name -> coordinator.v1.Identity
+	27, // 38: coordinator.v1.ExtendRequest.identity:type_name -> coordinator.v1.Identity
+	25, // 39: coordinator.v1.ExtendRequest.pending_ttl:type_name -> google.protobuf.Duration
+	25, // 40: coordinator.v1.ExtendResponse.remaining:type_name -> google.protobuf.Duration
+	27, // 41: coordinator.v1.ResolveRequest.identity:type_name -> coordinator.v1.Identity
+	29, // 42: coordinator.v1.ResolveRequest.applied:type_name -> coordinator.v1.Response
+	21, // 43: coordinator.v1.ResolveRequest.not_applied:type_name -> coordinator.v1.NotApplied
+	27, // 44: coordinator.v1.GetRequest.identity:type_name -> coordinator.v1.Identity
+	30, // 45: coordinator.v1.GetResponse.record:type_name -> coordinator.v1.Record
+	7,  // 46: coordinator.v1.CoordinatorService.Reserve:input_type -> coordinator.v1.ReserveRequest
+	14, // 47: coordinator.v1.CoordinatorService.Commit:input_type -> coordinator.v1.CommitRequest
+	16, // 48: coordinator.v1.CoordinatorService.Release:input_type -> coordinator.v1.ReleaseRequest
+	18, // 49: coordinator.v1.CoordinatorService.Extend:input_type -> coordinator.v1.ExtendRequest
+	20, // 50: coordinator.v1.CoordinatorService.Resolve:input_type -> coordinator.v1.ResolveRequest
+	23, // 51: coordinator.v1.CoordinatorService.Get:input_type -> coordinator.v1.GetRequest
+	1,  // 52: coordinator.v1.CoordinatorService.Session:input_type -> coordinator.v1.SessionRequest
+	8,  // 53: coordinator.v1.CoordinatorService.Reserve:output_type -> coordinator.v1.ReserveResponse
+	15, // 54: coordinator.v1.CoordinatorService.Commit:output_type -> coordinator.v1.CommitResponse
+	17, // 55: coordinator.v1.CoordinatorService.Release:output_type -> coordinator.v1.ReleaseResponse
+	19, // 56: coordinator.v1.CoordinatorService.Extend:output_type -> coordinator.v1.ExtendResponse
+	22, // 57: coordinator.v1.CoordinatorService.Resolve:output_type -> coordinator.v1.ResolveResponse
+	24, // 58: coordinator.v1.CoordinatorService.Get:output_type -> coordinator.v1.GetResponse
+	4,  // 59: coordinator.v1.CoordinatorService.Session:output_type -> coordinator.v1.SessionResponse
+	53, // [53:60] is the sub-list for method output_type
+	46, // [46:53] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_coordinator_v1_coordinator_proto_init() }
@@ -1549,12 +2122,26 @@ func file_coordinator_v1_coordinator_proto_init() {
 	}
 	file_coordinator_v1_types_proto_init()
 	file_coordinator_v1_coordinator_proto_msgTypes[1].OneofWrappers = []any{
+		(*SessionCall_Reserve)(nil),
+		(*SessionCall_Commit)(nil),
+		(*SessionCall_Release)(nil),
+		(*SessionCall_Extend)(nil),
+		(*SessionCall_Cancel)(nil),
+	}
+	file_coordinator_v1_coordinator_proto_msgTypes[4].OneofWrappers = []any{
+		(*SessionAnswer_Reserve)(nil),
+		(*SessionAnswer_Commit)(nil),
+		(*SessionAnswer_Release)(nil),
+		(*SessionAnswer_Extend)(nil),
+		(*SessionAnswer_Error)(nil),
+	}
+	file_coordinator_v1_coordinator_proto_msgTypes[7].OneofWrappers = []any{
 		(*ReserveResponse_Granted)(nil),
 		(*ReserveResponse_Pending)(nil),
 		(*ReserveResponse_Committed)(nil),
 		(*ReserveResponse_InDoubt)(nil),
 	}
-	file_coordinator_v1_coordinator_proto_msgTypes[13].OneofWrappers = []any{
+	file_coordinator_v1_coordinator_proto_msgTypes[19].OneofWrappers = []any{
 		(*ResolveRequest_Applied)(nil),
 		(*ResolveRequest_NotApplied)(nil),
 	}
@@ -1564,7 +2151,7 @@ func file_coordinator_v1_coordinator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_coordinator_v1_coordinator_proto_rawDesc), len(file_coordinator_v1_coordinator_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   18,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -25,6 +25,7 @@ const (
 	CoordinatorService_Extend_FullMethodName  = "/coordinator.v1.CoordinatorService/Extend"
 	CoordinatorService_Resolve_FullMethodName = "/coordinator.v1.CoordinatorService/Resolve"
 	CoordinatorService_Get_FullMethodName     = "/coordinator.v1.CoordinatorService/Get"
+	CoordinatorService_Session_FullMethodName = "/coordinator.v1.CoordinatorService/Session"
 )
 
 // CoordinatorServiceClient is the client API for CoordinatorService service.
@@ -96,6 +97,19 @@ type CoordinatorServiceClient interface {
 	//
 	// Errors: RESERVATION_NOT_FOUND.
 	Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*GetResponse, error)
+	// Session carries many calls over one stream, at less than a call costs by itself.
+	// Each is answered as if it had been made by itself, when it is done: in any order,
+	// and calls that are under way at the same time may be carried out in any order. At
+	// most 1,024 calls or 4 MiB of them are under way; what is sent beyond that waits
+	// until some are answered.
+	//
+	// A session that ends, for whatever reason, leaves the calls in doubt that it had not
+	// answered: the same call again, with the same attempt_id or token, tells the truth.
+	// Half-closing it lets what is under way be answered, and ends it.
+	//
+	// Errors: INVALID_ARGUMENT (a message that is none, or two calls under way with one
+	// id), SHUTTING_DOWN (the node is stopping; go on with another).
+	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SessionRequest, SessionResponse], error)
 }
 
 type coordinatorServiceClient struct {
@@ -166,6 +180,19 @@ func (c *coordinatorServiceClient) Get(ctx context.Context, in *GetRequest, opts
 	return out, nil
 }
 
+func (c *coordinatorServiceClient) Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SessionRequest, SessionResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &CoordinatorService_ServiceDesc.Streams[0], CoordinatorService_Session_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[SessionRequest, SessionResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type CoordinatorService_SessionClient = grpc.BidiStreamingClient[SessionRequest, SessionResponse]
+
 // CoordinatorServiceServer is the server API for CoordinatorService service.
 // All implementations must embed UnimplementedCoordinatorServiceServer
 // for forward compatibility.
@@ -235,6 +262,19 @@ type CoordinatorServiceServer interface {
 	//
 	// Errors: RESERVATION_NOT_FOUND.
 	Get(context.Context, *GetRequest) (*GetResponse, error)
+	// Session carries many calls over one stream, at less than a call costs by itself.
+	// Each is answered as if it had been made by itself, when it is done: in any order,
+	// and calls that are under way at the same time may be carried out in any order. At
+	// most 1,024 calls or 4 MiB of them are under way; what is sent beyond that waits
+	// until some are answered.
+	//
+	// A session that ends, for whatever reason, leaves the calls in doubt that it had not
+	// answered: the same call again, with the same attempt_id or token, tells the truth.
+	// Half-closing it lets what is under way be answered, and ends it.
+	//
+	// Errors: INVALID_ARGUMENT (a message that is none, or two calls under way with one
+	// id), SHUTTING_DOWN (the node is stopping; go on with another).
+	Session(grpc.BidiStreamingServer[SessionRequest, SessionResponse]) error
 	mustEmbedUnimplementedCoordinatorServiceServer()
 }
 
@@ -262,6 +302,9 @@ func (UnimplementedCoordinatorServiceServer) Resolve(context.Context, *ResolveRe
 }
 func (UnimplementedCoordinatorServiceServer) Get(context.Context, *GetRequest) (*GetResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Get not implemented")
+}
+func (UnimplementedCoordinatorServiceServer) Session(grpc.BidiStreamingServer[SessionRequest, SessionResponse]) error {
+	return status.Error(codes.Unimplemented, "method Session not implemented")
 }
 func (UnimplementedCoordinatorServiceServer) mustEmbedUnimplementedCoordinatorServiceServer() {}
 func (UnimplementedCoordinatorServiceServer) testEmbeddedByValue()                            {}
@@ -392,6 +435,13 @@ func _CoordinatorService_Get_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _CoordinatorService_Session_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(CoordinatorServiceServer).Session(&grpc.GenericServerStream[SessionRequest, SessionResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type CoordinatorService_SessionServer = grpc.BidiStreamingServer[SessionRequest, SessionResponse]
+
 // CoordinatorService_ServiceDesc is the grpc.ServiceDesc for CoordinatorService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -424,6 +474,13 @@ var CoordinatorService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _CoordinatorService_Get_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "Session",
+			Handler:       _CoordinatorService_Session_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+	},
 	Metadata: "coordinator/v1/coordinator.proto",
 }
