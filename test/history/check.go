@@ -250,6 +250,9 @@ func (k *key) succession() {
 
 // end checks what the next attempt was told of the one before it.
 func (k *key) end(a, b *Event) {
+	if b.Repeated && b.Previous == EndNone {
+		return // it may have been told the first time only
+	}
 	if b.PreviousFence != a.Fence {
 		k.report(LostGrant, "%v; then %v, told of fence %d", a, b, b.PreviousFence)
 		return

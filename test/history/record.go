@@ -44,6 +44,8 @@ const (
 	EndLapsed
 )
 
+var endNames = [...]string{"nothing", "release", "lapse"}
+
 // State is what a read of the record showed.
 type State uint8
 
@@ -56,6 +58,8 @@ const (
 	StateCommitted
 	StateReleased
 )
+
+var stateNames = [...]string{"", "PENDING", "LAPSED", "IN_DOUBT", "COMMITTED", "RELEASED"}
 
 // Attempt names one call of Reserve.
 type Attempt [16]byte
@@ -170,19 +174,37 @@ func (e *Event) Silent() bool {
 
 // String shows the event in a violation.
 func (e Event) String() string {
-	text := fmt.Sprintf("%s %s %x [%v, %v]", e.Kind, e.Identity(), e.Attempt[:4], e.Sent, e.Answered)
-	if e.Unknown {
-		text += " unknown"
+	text := fmt.Sprintf("%s %s", e.Kind, e.Identity())
+	if e.Attempt != (Attempt{}) {
+		text += fmt.Sprintf(" %x", e.Attempt[:4])
 	}
-	if e.Fence != 0 || e.Number != 0 {
-		text += fmt.Sprintf(" fence %d number %d", e.Fence, e.Number)
+	text += fmt.Sprintf(" [%v", e.Sent)
+	if e.LastSent > e.Sent {
+		text += fmt.Sprintf(" %v", e.LastSent)
 	}
-	if e.Deadline != 0 {
-		text += fmt.Sprintf(" until %v", e.Deadline)
+	text += fmt.Sprintf(", %v]", e.Answered)
+	said := func(is bool, format string, arguments ...any) {
+		if is {
+			text += fmt.Sprintf(format, arguments...)
+		}
 	}
-	if e.Kind == Refused {
-		text += fmt.Sprintf(" to be %s: %s", e.Call, e.Reason)
-	}
+	said(e.Unknown, " unknown")
+	said(e.Repeated, " repeated")
+	said(e.Late, " late")
+	said(e.Tries > 1, " of %d tries", e.Tries)
+	said(e.Fence != 0, " fence %d", e.Fence)
+	said(e.Number != 0, " number %d", e.Number)
+	said(e.Revision != 0, " revision %d", e.Revision)
+	said(e.Previous != EndNone, " after %s of fence %d", endNames[e.Previous], e.PreviousFence)
+	said(e.TTL != 0, " for %v", e.TTL)
+	said(e.Hold, " on hold")
+	said(e.Deadline != 0, " until %v", e.Deadline)
+	said(e.Retention != 0, " kept %v", e.Retention)
+	said(e.Fingerprint != "", " of %q", e.Fingerprint)
+	said(e.Holder != "", " held by %q", e.Holder)
+	said(e.State != StateUnrecorded, " %s", stateNames[e.State])
+	said(e.Response != Digest{}, " response %x", e.Response[:4])
+	said(e.Kind == Refused, " to be %s: %s", e.Call, e.Reason)
 	return text
 }
 

@@ -25,7 +25,7 @@
 //     answer comes an end, and behind it stands whatever never happened.
 //   - An attempt of which nothing is known but that it was sent is like any other such one:
 //     they are tried in the order of their times, not in every order. (Of those that are
-//     known only for having been told to wait, 8 an identity are told apart; from
+//     known only for having been told to wait, 4 an identity are told apart; from
 //     there on one of them may be taken for its own predecessor.)
 //   - A number that is known to be granted to one attempt is not tried with others.
 //

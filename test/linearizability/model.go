@@ -21,8 +21,17 @@ type model struct {
 	lateness func(shard int, from, until time.Duration) time.Duration // nil: any
 	end      time.Duration                                            // everything was answered by then
 
+	answers []time.Duration // of all that was answered, in order
 	// granted are the numbers whose attempts are known; nil where numbers may begin anew.
 	granted map[uint32]bool
+	// highest is the highest number that anybody was shown; forever high where it may have been any.
+	// What is granted beyond it nobody saw, so that one more explains as much as two.
+	highest uint32
+	// ranks are the places of the known grants in the order of their fences.
+	ranks map[uint64]int
+	// followed are the fences that a known grant names as that of the attempt before it: no
+	// other was granted in between.
+	followed map[uint64]bool
 	// fingerprints, revisions: somebody recorded one.
 	fingerprints, revisions bool
 	pools                   int
@@ -48,33 +57,27 @@ func (m *model) step(s *state, o *operation) []*state {
 		return nil
 	}
 	var after []*state
-	passages, count := m.passages(s, o)
-passages:
+	done := s.done
+	if !o.hidden {
+		done = done.with(o.answer)
+	}
+	passages, count := m.passages(s, o, m.due(done))
 	for _, now := range passages[:count] {
-		if o.hidden && o.what == extend && now.phase != s.phase {
-			continue // extending before the lapse allows as much
+		if o.hidden && o.what == extend && now.phase != s.phase && passages[0].phase == s.phase {
+			continue // before the lapse it allows as much
 		}
-		next, ok := m.decide(now, o)
-		if !ok {
-			continue
+		if next, ok := m.decide(now, o); ok {
+			next.done = done
+			after = append(after, &next)
 		}
-		for _, found := range after {
-			if found.covers(&next) {
-				continue passages
-			}
-		}
-		after = append(after, &next)
 	}
 	return after
 }
 
 // passages returns how the record may stand when the operation takes effect: as before,
-// past the deadline, gone.
-func (m *model) passages(s *state, o *operation) (all [3]state, count int) {
-	earliest, latest := max(s.at, o.call), o.answered
-	if o.hidden {
-		latest = m.end
-	}
+// past the deadline, gone. Whatever else was answered by due has to follow.
+func (m *model) passages(s *state, o *operation, due time.Duration) (all [3]state, count int) {
+	earliest, latest := max(s.at, o.call), min(o.answered, due)
 	if earliest > latest {
 		return all, 0
 	}
@@ -166,6 +169,9 @@ func (m *model) until(s state, w window) state {
 	s.deadline, s.over = w, never
 	if s.terms.retention > 0 && !s.terms.hold {
 		s.over = window{from: w.from, low: plus(w.low, least(s.terms.retention)), high: plus(w.high, most(s.terms.retention))}
+		if s.terms.loose {
+			s.over.high = forever
+		}
 	}
 	return s
 }

@@ -54,12 +54,17 @@ type operation struct {
 	// told reports that late was part of the answer.
 	told, late bool
 
+	// ended: its attempt was told that it had ended, or acted as an owner.
+	ended bool
+
 	attempt attempt
+	answer  int // its place among the answers, if it is not hidden
 	// pool and turn: the anonymous attempts of a pool differ in nothing but when they were
 	// sent, so it is enough to try them in that order.
 	pool, turn int
 
 	event *history.Event
+	terms terms // reserve, extend
 }
 
 // terms are what a Reserve asks for.
@@ -67,6 +72,7 @@ type terms struct {
 	ttl, retention     time.Duration // 0: not recorded
 	hold               bool
 	fingerprint, owner string
+	loose              bool // ttl and retention are the least that it may have been
 }
 
 func termsOf(e *history.Event) terms {

@@ -1,6 +1,10 @@
 package linearizability
 
-import "github.com/atmostonce/coordinator/test/history"
+import (
+	"time"
+
+	"github.com/atmostonce/coordinator/test/history"
+)
 
 // stranger returns why the token is not the record's, or "".
 func stranger(s *state, o *operation) string {
@@ -32,11 +36,11 @@ func (m *model) commit(s state, o *operation) (state, bool) {
 	case o.repeat || !o.acknowledged() || !timely(&s, o):
 		return s, false
 	}
-	retention := e.Retention
-	if retention == 0 {
-		retention = s.terms.retention
+	over := m.kept(&s, o, s.terms.retention)
+	if e.Retention > 0 {
+		over = m.lasts(s.at, o, e.Retention)
 	}
-	return m.settle(s, o, committed, m.lasts(s.at, o, retention)), true
+	return m.settle(s, o, committed, over), true
 }
 
 func (m *model) release(s state, o *operation) (state, bool) {
@@ -59,7 +63,16 @@ func (m *model) freed(s *state, o *operation) window {
 	if s.terms.retention == 0 {
 		return never
 	}
-	return m.lasts(s.at, o, max(s.terms.retention, releasedRetention))
+	return m.kept(s, o, max(s.terms.retention, releasedRetention))
+}
+
+// kept is how long a settled record stays by the terms of its attempt.
+func (m *model) kept(s *state, o *operation, retention time.Duration) window {
+	w := m.lasts(s.at, o, retention)
+	if s.terms.loose {
+		w.high = forever
+	}
+	return w
 }
 
 // settle ends the holder's attempt for good.
@@ -110,8 +123,12 @@ func (m *model) extend(s state, o *operation) (state, bool) {
 		return changed(m.until(s, w)), true
 	}
 	w := m.promised(&s, o, span)
-	if s.phase == pending { // never backwards
+	if s.phase == pending { // never backwards, and then the record is as it was
 		w = window{from: w.from, low: max(w.low, s.deadline.low), high: max(w.high, s.deadline.high)}
+		if s.revision != 0 {
+			s.revision, s.revisionLow = 0, s.revision
+		}
+		return m.until(s, w), true
 	}
 	s.phase, s.endedAt = pending, 0
 	return changed(m.until(s, w)), true

@@ -88,7 +88,7 @@ func (m *model) grant(s state, o *operation) (state, bool) {
 	e := o.event
 	number := s.number + 1 // 1 if there is no record
 	if o.hidden {
-		if m.granted[number] {
+		if m.granted[number] || s.phase != none && m.followed[s.fence] || number-1 > m.highest && !o.ended {
 			return s, false
 		}
 		if o.attempt == anonymous {
@@ -98,19 +98,23 @@ func (m *model) grant(s state, o *operation) (state, bool) {
 			s.turns = slices.Clone(s.turns)
 			s.turns[o.pool]++
 		}
-	} else if e.Number != 0 && e.Number != number || !m.told(&s, e) || e.Fence != 0 && e.Fence <= s.used {
+	} else if e.Number != 0 && e.Number != number || !told(&s, o) || e.Fence != 0 && e.Fence <= s.used {
 		return s, false
 	}
 	if s.phase != none {
 		s = ends(s)
 	}
-	s.phase, s.holder, s.number, s.terms = pending, o.attempt, number, termsOf(e)
+	s.phase, s.holder, s.number, s.terms = pending, o.attempt, number, o.terms
 	s.granted, s.endedAt = s.at, 0
 	s.response, s.note, s.settled, s.settledFrom = history.Digest{}, "", unsettled, 0
 	s = changed(s)
 	s.fence, s.fenceLow = 0, s.used+1
 	s.used++
 	if !o.hidden && e.Fence != 0 {
+		if m.ranks[e.Fence] != s.grants {
+			return s, false // one with a lower fence could not follow any more
+		}
+		s.grants++
 		s.fence, s.fenceLow, s.used = e.Fence, e.Fence, e.Fence
 	}
 	s.revisionLow = s.fenceLow
@@ -118,7 +122,11 @@ func (m *model) grant(s state, o *operation) (state, bool) {
 }
 
 // told reports whether a grant says of the attempt before what is so.
-func (m *model) told(s *state, e *history.Event) bool {
+func told(s *state, o *operation) bool {
+	e := o.event
+	if o.unseen && e.Previous == history.EndNone {
+		return true // that is told with the grant; here it is only repeated
+	}
 	end := history.EndNone
 	switch s.phase {
 	case released:
@@ -139,19 +147,19 @@ func (m *model) told(s *state, e *history.Event) bool {
 // what was asked for, and than what was told. The time for which it was asked is cut
 // at latest, if that is not 0.
 func (m *model) promised(s *state, o *operation, latest time.Duration) window {
-	e := o.event
+	e, ttl := o.event, o.terms.ttl
 	w := window{from: s.at, low: s.at, high: forever}
-	if e.TTL > 0 {
-		w = m.lasts(s.at, o, e.TTL)
+	if ttl > 0 {
+		w = m.lasts(s.at, o, ttl)
 	}
 	if latest > 0 {
 		w.low = min(w.low, latest)
 	}
 	switch {
 	case o.hidden:
-	case e.TTL > 0 && (o.what == reserve && !o.fresh):
+	case ttl > 0 && o.what == reserve && !o.fresh:
 		// What it was told may be the deadline after an Extend.
-		w.low = max(w.low, min(e.Deadline, plus(o.answered, e.TTL)))
+		w.low = max(w.low, min(e.Deadline, plus(o.answered, ttl)))
 	default:
 		w.low = max(w.low, e.Deadline)
 	}

@@ -127,39 +127,67 @@ func (p *partition) porcupine() []porcupine.Operation {
 // linesMax bounds the height of a drawing.
 const linesMax = 200
 
-// contract is the model as porcupine takes it.
+// states are all that may be known at one place of an order. None covers another.
+type states []*state
+
+// add adds a state, unless one that is there covers it.
+func (all states) add(s *state) states {
+	for _, there := range all {
+		if there.covers(s) {
+			return all
+		}
+	}
+	return append(slices.DeleteFunc(all, s.covers), s)
+}
+
+func (all states) equal(other states) bool {
+	if len(all) != len(other) {
+		return false
+	}
+	for _, s := range all {
+		if !slices.ContainsFunc(other, s.equal) {
+			return false
+		}
+	}
+	return true
+}
+
+// contract is the model as porcupine takes it: a step of all states that may be at once, as
+// porcupine's NondeterministicModel has it. It is written out here, because all of them are
+// needed that no other one covers, not all that differ.
 func (p *partition) contract(b *budget) porcupine.Model {
-	all := porcupine.NondeterministicModel{
-		Init: func() []any { return []any{p.model.start()} },
-		Step: func(from, input, _ any) []any {
-			s, ok := from.(*state)
-			o, fine := input.(*operation)
-			if !ok || !fine || !b.step() {
-				return nil
+	return porcupine.Model{
+		Init: func() any { return states{p.model.start()} },
+		Step: func(from, input, _ any) (bool, any) {
+			before, _ := from.(states)
+			o, _ := input.(*operation)
+			var after states
+			for _, s := range before {
+				if !b.step() {
+					return false, nil
+				}
+				for _, next := range p.model.step(s, o) {
+					after = after.add(next)
+				}
 			}
-			after := p.model.step(s, o)
-			if len(after) == 0 {
-				return nil
-			}
-			to := make([]any, len(after))
-			for i := range after {
-				to[i] = after[i]
-			}
-			return to
+			return len(after) > 0, after
 		},
 		Equal: func(a, b any) bool {
-			s, ok := a.(*state)
-			o, fine := b.(*state)
-			return ok && fine && s.equal(o)
+			these, _ := a.(states)
+			those, _ := b.(states)
+			return these.equal(those)
 		},
 		Hash: func(a any) uint64 {
-			s, _ := a.(*state)
-			return s.hash()
+			all, _ := a.(states)
+			var h uint64
+			for _, s := range all {
+				h ^= s.hash() // whatever their order
+			}
+			return h
 		},
 		DescribeOperation: func(input, _ any) string { return fmt.Sprint(input) },
 		DescribeState:     func(s any) string { return fmt.Sprint(s) },
 	}
-	return all.ToModel()
 }
 
 // String shows the operation.

@@ -44,7 +44,7 @@ func (m *model) resolve(s state, o *operation) (state, bool) {
 	}
 	to, over := released, m.freed(&s, o)
 	if e.Applied {
-		to, over = committed, m.lasts(s.at, o, s.terms.retention)
+		to, over = committed, m.kept(&s, o, s.terms.retention)
 	}
 	s = m.settle(s, o, to, over)
 	s.settled, s.settledFrom = as, e.Revision

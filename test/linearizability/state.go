@@ -66,6 +66,8 @@ type state struct {
 	revision, revisionLow uint64
 	// used is the highest number of the shard that is known to be used.
 	used uint64
+	// grants counts the known grants.
+	grants int
 
 	settled     settlement
 	settledFrom uint64
@@ -76,6 +78,7 @@ type state struct {
 	ends  int
 	lives int
 
+	done     progress
 	turns    []int // of each pool of anonymous attempts, how many took effect
 	finished bool
 }
@@ -89,12 +92,11 @@ type ended struct {
 	before  *ended
 }
 
-func (e *ended) equal(o *ended) bool {
+// covers reports whether all that may follow on o may follow on e, as far as it asks for
+// attempts that have ended: the sooner they had, the sooner they may be forgotten.
+func (e *ended) covers(o *ended) bool {
 	for e != o {
-		if e == nil || o == nil {
-			return false
-		}
-		if e.attempt != o.attempt || e.at != o.at || e.ends != o.ends || e.lives != o.lives {
+		if e == nil || o == nil || e.attempt != o.attempt || e.at > o.at || e.ends != o.ends || e.lives != o.lives {
 			return false
 		}
 		e, o = e.before, o.before
@@ -102,25 +104,23 @@ func (e *ended) equal(o *ended) bool {
 	return true
 }
 
-// same reports whether two states differ in times at most.
+// same reports whether two states differ in moments and in numbers that nobody has seen at
+// most.
 func (s *state) same(o *state) bool {
 	return s.phase == o.phase && s.holder == o.holder && s.number == o.number && s.terms == o.terms &&
-		s.response == o.response && s.note == o.note && s.fence == o.fence && s.fenceLow == o.fenceLow &&
-		s.revision == o.revision && s.revisionLow == o.revisionLow && s.used == o.used &&
-		s.settled == o.settled && s.settledFrom == o.settledFrom && s.ends == o.ends && s.lives == o.lives &&
+		s.response == o.response && s.note == o.note && s.fence == o.fence && s.revision == o.revision &&
+		s.settled == o.settled && s.settledFrom == o.settledFrom && s.grants == o.grants && s.ends == o.ends && s.lives == o.lives &&
 		s.finished == o.finished && slices.Equal(s.turns, o.turns)
-}
-
-func (s *state) equal(o *state) bool {
-	return s == o || s.at == o.at && s.granted == o.granted && s.deadline == o.deadline && s.over == o.over &&
-		s.endedAt == o.endedAt && s.same(o) && s.ended.equal(o.ended)
 }
 
 // covers reports whether all that may follow on o may follow on s.
 func (s *state) covers(o *state) bool {
-	return s.at <= o.at && s.granted <= o.granted && s.deadline.covers(o.deadline) && s.over.covers(o.over) &&
-		s.endedAt <= o.endedAt && s.same(o) && s.ended.equal(o.ended)
+	return s == o || s.at <= o.at && s.granted <= o.granted && s.endedAt <= o.endedAt &&
+		s.fenceLow <= o.fenceLow && s.revisionLow <= o.revisionLow && s.used <= o.used &&
+		s.deadline.covers(o.deadline) && s.over.covers(o.over) && s.same(o) && s.ended.covers(o.ended)
 }
+
+func (s *state) equal(o *state) bool { return s.covers(o) && o.covers(s) }
 
 func (w window) covers(o window) bool { return w.low <= o.low && w.high >= o.high && w.from <= o.from }
 

@@ -3,6 +3,7 @@ package linearizability
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 // namedMax bounds how many attempts, of which nobody knows whether they were granted, are
 // told apart where that only matters for what they were told themselves. More of them
 // become anonymous: their order cannot be searched.
-const namedMax = 8
+const namedMax = 4
 
 // doubtful reports whether the call may have been carried out apart from what the answer
 // says.
@@ -75,15 +76,37 @@ func (t *translator) survey() {
 	if single {
 		m.granted = map[uint32]bool{}
 	}
+	if !single {
+		m.highest = math.MaxUint32
+	}
+	m.ranks, m.followed = map[uint64]int{}, map[uint64]bool{}
 	for _, e := range t.events {
 		m.fingerprints = m.fingerprints || e.Fingerprint != ""
 		m.revisions = m.revisions || e.Revision != 0
 		if !e.Unanswered() {
 			m.end = max(m.end, e.Answered)
 		}
-		if single && e.Kind == history.Granted && !e.Unknown && e.Number != 0 {
+		if !e.Unanswered() {
+			m.highest = max(m.highest, e.Number)
+			if e.Number == 0 && (e.Kind == history.Pending || e.Kind == history.Free || e.Kind == history.Granted) {
+				m.highest = math.MaxUint32
+			}
+		}
+		if e.Kind != history.Granted || e.Unknown {
+			continue
+		}
+		if single && e.Number != 0 {
 			m.granted[e.Number] = true
 		}
+		if e.Fence != 0 {
+			m.ranks[e.Fence] = 0
+		}
+		if e.PreviousFence != 0 {
+			m.followed[e.PreviousFence] = true
+		}
+	}
+	for rank, fence := range slices.Sorted(maps.Keys(m.ranks)) {
+		m.ranks[fence] = rank
 	}
 }
 
@@ -130,21 +153,21 @@ func (t *translator) byAttempt() []group {
 // answered returns the operation that the answer describes.
 func (t *translator) answered(w what, a attempt, e *history.Event) *operation {
 	return &operation{
-		what: w, call: lastSent(e), answered: e.Answered, attempt: a, event: e,
+		what: w, call: lastSent(e), answered: e.Answered, attempt: a, event: e, terms: termsOf(e),
 		told: e.Tries > 0 || e.Late, late: e.Late,
 	}
 }
 
 // hidden returns one of which nobody knows what came.
 func (t *translator) hidden(w what, a attempt, sent time.Duration, e *history.Event) *operation {
-	return &operation{what: w, call: sent, answered: forever, attempt: a, event: e, hidden: true}
+	return &operation{what: w, call: sent, answered: forever, attempt: a, event: e, terms: termsOf(e), hidden: true}
 }
 
 func (t *translator) add(o *operation) { t.operations = append(t.operations, o) }
 
-// effect decides when what several answers to the same request acknowledge was done. An answer
-// says whether it was repeated; where that was not recorded, the first may stand for
-// any delivery since the first was sent.
+// effect decides when an attempt was granted that several answers say was. An answer says
+// whether it was repeated; where that was not recorded, the first may stand for any
+// delivery since the first was sent.
 func (t *translator) effect(all []*operation, sent time.Duration) {
 	fresh := slices.ContainsFunc(all, func(o *operation) bool { return o.event.Tries > 0 && !o.event.Repeated })
 	for _, o := range all {
@@ -211,8 +234,9 @@ func (t *translator) reserves(g group) {
 			t.named++
 		}
 		o := t.hidden(reserve, name, max(sent, notBefore), doubt)
+		o.ended = owns || ended
 		if name == anonymous {
-			t.pools[termsOf(doubt)] = append(t.pools[termsOf(doubt)], o)
+			t.pools[o.terms] = append(t.pools[o.terms], o)
 		}
 		t.add(o)
 	case !owns && !ended:
@@ -224,51 +248,60 @@ func (t *translator) reserves(g group) {
 	t.reads = append(t.reads, told...)
 }
 
-// settles translates an attempt's Commits, or its Releases.
+// request is what one of several Commits or Releases of an attempt says.
+type request struct {
+	fence     uint64
+	response  history.Digest
+	note      string
+	retention time.Duration
+}
+
+// settles translates an attempt's Commits, or its Releases. Only one of them makes a
+// change.
 func (t *translator) settles(g group, kind history.Kind, w what) {
-	done := map[history.Digest][]*operation{}
-	sent := map[history.Digest]time.Duration{}
-	doubts := map[history.Digest]*history.Event{}
+	doubts := map[request]*history.Event{} // the first of each that may have been carried out unseen
+	done := map[request][]*operation{}
+	var order []request
+	fresh := false
 	for _, e := range g.events {
 		if asked, _ := e.Asked(); asked != kind {
 			continue
 		}
-		if doubtful(e) {
-			if first, ok := sent[e.Response]; !ok || e.Sent < first {
-				sent[e.Response], doubts[e.Response] = e.Sent, e
-			}
+		r := request{e.Fence, e.Response, e.Note, e.Retention}
+		if !slices.Contains(order, r) {
+			order = append(order, r)
 		}
-		switch {
-		case e.Silent():
-		case e.Kind == kind:
-			done[e.Response] = append(done[e.Response], t.answered(w, g.attempt, e))
-		default:
-			t.add(t.answered(w, g.attempt, e))
+		if doubtful(e) && (doubts[r] == nil || e.Sent < doubts[r].Sent) {
+			doubts[r] = e
 		}
-	}
-	for _, response := range sortedDigests(done) {
-		all := done[response]
-		first, ok := sent[response]
-		if !ok {
-			first = forever
+		if e.Silent() {
+			continue
 		}
-		t.effect(all, first)
-		t.operations = append(t.operations, all...)
-	}
-	for _, response := range sortedDigests(doubts) {
-		if done[response] == nil {
-			t.add(t.hidden(w, g.attempt, sent[response], doubts[response]))
+		o := t.answered(w, g.attempt, e)
+		if e.Kind == kind {
+			o.fresh, o.repeat = e.Tries > 0 && !e.Repeated, e.Tries > 0 && e.Repeated
+			fresh = fresh || o.fresh
+			done[r] = append(done[r], o)
 		}
+		t.add(o)
 	}
-}
-
-func sortedDigests[V any](m map[history.Digest]V) []history.Digest {
-	all := make([]history.Digest, 0, len(m))
-	for d := range m {
-		all = append(all, d)
+	if fresh {
+		return
 	}
-	slices.SortFunc(all, func(a, b history.Digest) int { return slices.Compare(a[:], b[:]) })
-	return all
+	for _, r := range order {
+		if doubts[r] == nil {
+			continue
+		}
+		sent := doubts[r].Sent
+		all := slices.DeleteFunc(slices.Clone(done[r]), func(o *operation) bool { return o.repeat })
+		if len(all) == 0 {
+			t.add(t.hidden(w, g.attempt, sent, doubts[r]))
+			continue
+		}
+		// The first answer may stand for any delivery.
+		first := slices.MinFunc(all, func(a, b *operation) int { return cmp.Compare(a.answered, b.answered) })
+		first.call = min(first.call, sent)
+	}
 }
 
 // extends translates one Extend. Each delivery moves the deadline.
@@ -295,24 +328,68 @@ func (t *translator) administers(w what, e *history.Event) {
 	}
 }
 
+// poolsMax bounds how many kinds of anonymous attempts are told apart by how long they
+// asked for. Of more kinds, each is taken for one that asked for the least.
+const poolsMax = 2
+
+// merge makes one pool of those that differ in windows only, if there are too many.
+func (t *translator) merge() {
+	if len(t.pools) <= poolsMax {
+		return
+	}
+	merged := map[terms][]*operation{}
+	least := map[terms]terms{}
+	for asked, pool := range t.pools {
+		like := asked
+		like.ttl, like.retention, asked.loose = 0, 0, true
+		merged[like] = append(merged[like], pool...)
+		if all, ok := least[like]; ok {
+			asked.ttl = min(asked.ttl, all.ttl)
+			asked.retention = shorter(asked.retention, all.retention)
+		}
+		least[like] = asked
+	}
+	t.pools = map[terms][]*operation{}
+	for like, pool := range merged {
+		t.pools[least[like]] = pool
+		for _, o := range pool {
+			o.terms = least[like]
+		}
+	}
+}
+
+// shorter returns the shorter of two retentions, of which 0 has no end.
+func shorter(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}
+
 // line puts the anonymous of each pool in line, and the end after everything.
 func (t *translator) line() {
+	t.merge()
 	numbers := map[terms]int{}
 	for _, o := range t.operations {
 		if !o.hidden || o.attempt != anonymous {
 			continue
 		}
-		key := termsOf(o.event)
-		if _, ok := numbers[key]; !ok {
-			pool := t.pools[key]
+		if _, ok := numbers[o.terms]; !ok {
+			pool := t.pools[o.terms]
 			slices.SortStableFunc(pool, func(a, b *operation) int { return cmp.Compare(a.call, b.call) })
 			for turn, member := range pool {
 				member.pool, member.turn = len(numbers), turn
 			}
-			numbers[key] = len(numbers)
+			numbers[o.terms] = len(numbers)
 		}
 	}
 	t.model.pools = len(numbers)
+	known := slices.DeleteFunc(slices.Clone(t.operations), func(o *operation) bool { return o.hidden })
+	slices.SortStableFunc(known, func(a, b *operation) int { return cmp.Compare(a.answered, b.answered) })
+	for n, o := range known {
+		o.answer = n
+		t.model.answers = append(t.model.answers, o.answered)
+	}
 	t.add(&operation{what: finish, call: plus(t.model.end, 1), answered: plus(t.model.end, 1), attempt: nobody})
 	// Hidden operations are answered after the end.
 	for _, o := range t.operations {
