@@ -183,8 +183,9 @@ func (c *caller) reserve(wait time.Duration) (told, *grant) {
 	for i := range 2 {
 		binary.BigEndian.PutUint64(t.attempt[8*i:], c.random.Uint64())
 	}
+	id := t.attempt
 	request := &coordinatorv1.ReserveRequest{
-		Identity: identity(c.plan.Key), AttemptId: t.attempt[:], Owner: c.name,
+		Identity: identity(c.plan.Key), AttemptId: id[:], Owner: c.name,
 		PendingTtl: durationpb.New(c.plan.TTL), Retention: durationpb.New(c.plan.Retention), Wait: durationpb.New(wait),
 	}
 	if c.plan.Hold {
