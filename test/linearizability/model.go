@@ -32,9 +32,11 @@ type model struct {
 	// followed are the fences that a known grant names as that of the attempt before it: no
 	// other was granted in between.
 	followed map[uint64]bool
-	// fingerprints, revisions: somebody recorded one.
-	fingerprints, revisions bool
-	pools                   int
+	// extends is when each attempt first sent an Extend of which a delivery is not known.
+	extends map[attempt]time.Duration
+	// fingerprints: somebody recorded one.
+	fingerprints bool
+	pools        int
 }
 
 func (m *model) start() *state {

@@ -112,15 +112,20 @@ func (m *model) extend(s state, o *operation) (state, bool) {
 	if o.hidden {
 		// Nobody was promised anything. All that may come of it is that the deadline is
 		// later than it would have been.
-		if s.phase == pending && s.deadline.high == forever && s.revision == 0 {
+		if s.phase == pending && s.deadline.high == forever {
 			return s, false
 		}
 		w := window{from: s.at, low: s.at, high: forever}
 		if s.phase == pending {
 			w = window{from: s.deadline.from, low: s.deadline.low, high: forever}
 		}
+		was := s.phase
 		s.phase, s.endedAt = pending, 0
-		return changed(m.until(s, w)), true
+		s = m.until(s, w)
+		if was == lapsed {
+			s = changed(s)
+		}
+		return s, true
 	}
 	w := m.promised(&s, o, span)
 	if s.phase == pending { // never backwards, and then the record is as it was

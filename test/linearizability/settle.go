@@ -3,12 +3,21 @@ package linearizability
 import "github.com/atmostonce/coordinator/test/history"
 
 // revised says whether the revision that was named is the record's. Where nobody has seen
-// the record's, it may be, unless it is too low.
-func revised(s *state, named uint64) (may, must bool) {
-	if s.revision != 0 {
-		return named == s.revision, named == s.revision
+// the record's, it may be, unless it is too low. While it is pending an Extend of which
+// nobody knows may have changed it again.
+func (m *model) revised(s *state, o *operation, named uint64) (may, must bool) {
+	if s.revision == 0 {
+		return named >= s.revisionLow, false
 	}
-	return named >= s.revisionLow, false
+	if from, ok := m.extends[s.holder]; ok && s.phase == pending && from <= o.answered {
+		return named >= s.revision, false
+	}
+	return named == s.revision, named == s.revision
+}
+
+// saw notes that the record's revision was seen.
+func (s *state) saw(revision uint64) {
+	s.revision, s.used = revision, max(s.used, revision)
 }
 
 // resolve: checked are none, settled from this revision, revision, state.
@@ -27,15 +36,14 @@ func (m *model) resolve(s state, o *operation) (state, bool) {
 		}
 		return s, o.is(history.Resolved)
 	}
-	may, must := revised(&s, e.Revision)
+	may, must := m.revised(&s, o, e.Revision)
 	if o.refused("REVISION_MISMATCH") {
 		return s, !must
 	}
 	if !may {
 		return s, false
 	}
-	s.revision = e.Revision
-	s.used = max(s.used, e.Revision)
+	s.saw(e.Revision)
 	if s.phase != inDoubt && s.phase != lapsed {
 		return s, o.refused("NOT_IN_DOUBT")
 	}
@@ -57,7 +65,7 @@ func (m *model) purge(s state, o *operation) (state, bool) {
 	if s.phase == none {
 		return s, o.is(history.Purged)
 	}
-	may, must := revised(&s, e.Revision)
+	may, must := m.revised(&s, o, e.Revision)
 	if e.Fence != 0 { // by force, and only while pending
 		may = s.matches(e.Fence) && s.phase == pending
 		must = may && s.fence != 0
@@ -71,8 +79,7 @@ func (m *model) purge(s state, o *operation) (state, bool) {
 		return s, false
 	}
 	if e.Fence == 0 {
-		s.revision = e.Revision
-		s.used = max(s.used, e.Revision)
+		s.saw(e.Revision)
 	} else if !s.sees(e.Fence) {
 		return s, false
 	}
@@ -112,10 +119,10 @@ func (m *model) get(s state, o *operation) (state, bool) {
 		return s, false
 	}
 	if e.Revision != 0 {
-		if s.revision != 0 && s.revision != e.Revision || s.revision == 0 && e.Revision < s.revisionLow {
+		if may, _ := m.revised(&s, o, e.Revision); !may {
 			return s, false
 		}
-		s.revision, s.used = e.Revision, max(s.used, e.Revision)
+		s.saw(e.Revision)
 	}
 	return s, true
 }

@@ -79,10 +79,9 @@ func (t *translator) survey() {
 	if !single {
 		m.highest = math.MaxUint32
 	}
-	m.ranks, m.followed = map[uint64]int{}, map[uint64]bool{}
+	m.ranks, m.followed, m.extends = map[uint64]int{}, map[uint64]bool{}, map[attempt]time.Duration{}
 	for _, e := range t.events {
 		m.fingerprints = m.fingerprints || e.Fingerprint != ""
-		m.revisions = m.revisions || e.Revision != 0
 		if !e.Unanswered() {
 			m.end = max(m.end, e.Answered)
 		}
@@ -304,12 +303,27 @@ func (t *translator) settles(g group, kind history.Kind, w what) {
 	}
 }
 
+// extendsMax bounds how often an Extend is taken to have been delivered unseen, where that was
+// not recorded, or was more often.
+const extendsMax = 4
+
 // extends translates one Extend. Each delivery moves the deadline.
 func (t *translator) extends(a attempt, e *history.Event) {
+	unseen := e.Tries
 	if !e.Silent() {
 		t.add(t.answered(extend, a, e))
+		unseen--
 	}
-	if doubtful(e) {
+	if !doubtful(e) {
+		return
+	}
+	if e.Tries == 0 || unseen > extendsMax {
+		unseen = extendsMax
+	}
+	if from, ok := t.model.extends[a]; !ok || e.Sent < from {
+		t.model.extends[a] = e.Sent
+	}
+	for range unseen {
 		t.add(t.hidden(extend, a, e.Sent, e))
 	}
 }
