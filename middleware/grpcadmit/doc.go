@@ -13,6 +13,22 @@
 // stable reason ([Reason], docs/grpc.md), and with a RetryInfo where the same call later may
 // fare better.
 //
+// # Options at a glance
+//
+// One is required: [WithPrincipal], or [WithAnonymous] where all callers may share their keys.
+//
+//   - Who asks for what: [WithNamespace], [WithOperation], [WithMethods].
+//   - The key: [WithKeyRequired], [WithKeys]: other metadata, a field of the request.
+//   - The same request or another: [WithFingerprint].
+//   - How long: [WithReserveTimeout] (3 s) for the coordinator, [WithPendingTTL] (5 min) for the
+//     handler, [WithHandlerTimeout] (none) and [WithSettleWait] (15 s) for the caller, [WithWait]
+//     (0) for an answer in flight, [WithRetention] (24 h) for the stored one.
+//   - What an answer means: [WithOnLapse] ([client.Reopen]; [client.Hold] where twice is worse than
+//     not at all), [WithClassifier], [WithResponseLimit].
+//   - The handler: [WithKeepAlive], [WithCallerCancel].
+//   - Its answers: [WithStatusCode], [WithRetryAfter], [WithDocs].
+//   - For people: [WithOwner], [WithLogger].
+//
 // # One call
 //
 //  1. Who makes it ([WithPrincipal]), what it does ([WithOperation]) and its key

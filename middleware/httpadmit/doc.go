@@ -12,6 +12,22 @@
 // Idempotency-Key, and what the middleware says by itself is application/problem+json with a
 // stable "code" ([Code], docs/http.md).
 //
+// # Options at a glance
+//
+// One is required: [WithPrincipal], or [WithAnonymous] where all callers may share their keys.
+//
+//   - Who asks for what: [WithNamespace], [WithOperation], [WithMethods].
+//   - The key: [WithKeyRequired], [WithKeys]: another header, the body, chosen fields of a webhook.
+//   - The same request or another: [WithFingerprint], [WithBodyLimit].
+//   - How long: [WithReserveTimeout] (3 s) for the coordinator, [WithPendingTTL] (5 min) for the
+//     handler, [WithHandlerTimeout] (none) and [WithSettleWait] (15 s) for the caller, [WithWait]
+//     (0) for an answer in flight, [WithRetention] (24 h) for the stored one.
+//   - What an answer means: [WithOnLapse] ([client.Reopen]; [client.Hold] where twice is worse than
+//     not at all), [WithClassifier], [WithResponseLimit], [WithNeverStored].
+//   - The handler: [WithKeepAlive], [WithCallerCancel].
+//   - Its answers: [WithStatus], [WithRetryAfter], [WithDocs], [WithChallenge].
+//   - For people: [WithOwner], [WithLogger].
+//
 // # One request
 //
 //  1. Who makes it ([WithPrincipal]), what it does ([WithOperation]) and its key

@@ -5,8 +5,10 @@ import (
 	"go/doc"
 	"go/parser"
 	"go/token"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -154,6 +156,52 @@ func TestEveryConceptHasAnExample(t *testing.T) {
 					continue
 				}
 				t.Errorf("%s: %s stands in no Example", files.Position(d.Pos()), d.Name.Name)
+			}
+		}
+	}
+}
+
+// Every option of a middleware stands in its package comment and in its page, and none is named
+// there that does not exist.
+func TestOptionsOfTheMiddlewareAreAtAGlance(t *testing.T) {
+	option := regexp.MustCompile(`\bWith[A-Z]\w+`)
+	for name, page := range map[string]string{"middleware/httpadmit": "http.md", "middleware/grpcadmit": "grpc.md"} {
+		_, sources, _ := parsed(t, name)
+		_, others, _ := parsed(t, "client")
+		exists, comment := map[string]bool{}, ""
+		for _, file := range sources {
+			comment += file.Doc.Text()
+			for _, declaration := range file.Decls {
+				if d, ok := declaration.(*ast.FuncDecl); ok && d.Recv == nil && option.MatchString(d.Name.Name) {
+					exists[d.Name.Name] = true
+				}
+			}
+		}
+		text, err := os.ReadFile(filepath.Join("..", "..", "docs", page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for where, content := range map[string]string{"its package comment": comment, page: string(text)} {
+			named := map[string]bool{}
+			for _, name := range option.FindAllString(content, -1) {
+				named[name] = true
+			}
+			for name := range exists {
+				if !named[name] {
+					t.Errorf("%s: %s does not name it", name, where)
+				}
+			}
+			for _, file := range others { // pages and comments name the client's options too
+				for _, declaration := range file.Decls {
+					if d, ok := declaration.(*ast.FuncDecl); ok {
+						delete(named, d.Name.Name)
+					}
+				}
+			}
+			for name := range named {
+				if !exists[name] && strings.HasPrefix(name, "With") {
+					t.Errorf("%s names %s, which does not exist", where, name)
+				}
 			}
 		}
 	}
