@@ -56,7 +56,7 @@ func (a *Actor) decide(tx *store.Tx, next *proposal, c *call, now time.Time) {
 	live := a.lead.live(now)
 	id, ok := c.identity()
 	if !ok {
-		if earliest, some := a.earliest(); some && earliest <= live && !c.ridden {
+		if earliest, some := tx.NextAlarm(); some && earliest <= live && !c.ridden {
 			next.riders = append(next.riders, c)
 			return
 		}

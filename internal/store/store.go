@@ -197,10 +197,15 @@ func (s *Store) checked(err error) error {
 	return err
 }
 
-// NextAlarm returns when the next record is due, and false where none ever is.
+// NextAlarm returns when the next record is due, and false where none ever is. Within a
+// transaction it is [Tx.NextAlarm].
 func (s *Store) NextAlarm() (admission.Time, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
+	return s.nextAlarm()
+}
+
+func (s *Store) nextAlarm() (admission.Time, bool) {
 	if i := s.index.heap.earliest(); i != 0 {
 		return s.index.slots.at(i).alarm, true
 	}

@@ -67,6 +67,9 @@ func (t *Tx) SetConfiguration(index uint64, encoded []byte) {
 // Applied returns the position of the latest update before this transaction.
 func (t *Tx) Applied() Position { return t.store.head.applied }
 
+// NextAlarm returns when the next record is due, and false where none ever is.
+func (t *Tx) NextAlarm() (admission.Time, bool) { return t.store.nextAlarm() }
+
 func (t *Tx) change() {
 	if !t.writable || t.ended {
 		panic("store: " + ErrReadOnly.Error())
