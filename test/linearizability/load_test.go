@@ -3,7 +3,10 @@ package linearizability
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -107,5 +110,35 @@ func TestUndecidedIsNoPass(t *testing.T) {
 		if len(found) != 1 || found[0].Rule != Undecided {
 			t.Errorf("%+v: %v", options, found)
 		}
+	}
+}
+
+// TestDrawing: what has no order is drawn, and a drawing that fails is said.
+func TestDrawing(t *testing.T) {
+	dir := t.ArtifactDir()
+	bad := []history.Event{grant(1, 0, 1, 5, 1, ttl(3)), event(granted, 2, 0, 9, unknown), commits(1, 2, 3, 9), waits(3, 4, 5, 1)}
+	find := func(dir string) string {
+		for _, v := range Check(bad, Options{Artifacts: dir}) {
+			if v.Rule == NotLinearizable {
+				return v.Text
+			}
+		}
+		t.Fatal("it has an order")
+		return ""
+	}
+	text := find(dir)
+	_, path, drawn := strings.Cut(text, "drawn in ")
+	if !drawn {
+		t.Fatal(text)
+	}
+	page, err := os.ReadFile(path)
+	if err != nil || !strings.Contains(string(page), "<html") || !strings.Contains(string(page), "pending") {
+		t.Errorf("%v: %.200s", err, page)
+	}
+	if filepath.Dir(path) != dir {
+		t.Errorf("%s is not in %s", path, dir)
+	}
+	if text := find(filepath.Join(dir, "none")); !strings.Contains(text, "not drawn: ") {
+		t.Error(text)
 	}
 }

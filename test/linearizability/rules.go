@@ -119,13 +119,15 @@ func (i *identity) deadlines(options *Options) []history.Violation {
 	if len(all) == 0 {
 		return found
 	}
-	freed := i.freed()
-	plain := i.plain()
-	for n := range all {
-		a := &all[n]
-		if n+1 < len(all) && !plain { // package history does the same for plain ones
-			b := all[n+1].grant
-			if free, ok := freed[a.grant.Attempt]; b.Answered < a.until && !(ok && free <= b.Answered) && !(freed[history.Attempt{}] <= b.Answered) {
+	if !i.plain() { // package history does the same for plain ones
+		freed := i.freed()
+		for n := range len(all) - 1 {
+			a, b := &all[n], all[n+1].grant
+			over := min(a.until, freed[history.Attempt{}])
+			if free, ok := freed[a.grant.Attempt]; ok {
+				over = min(over, free)
+			}
+			if b.Answered < over {
 				report(history.DoubleGrant, "%v, promised until %v; then %v", a.grant, a.until, b)
 			}
 		}

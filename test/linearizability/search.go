@@ -2,6 +2,7 @@ package linearizability
 
 import (
 	"fmt"
+	"hash/crc32"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -61,7 +62,7 @@ func (p *partition) search(options *Options, drawn *atomic.Int64) []history.Viol
 	return []history.Violation{{Rule: NotLinearizable, Text: text}}
 }
 
-// safe makes a file's name of an identity.
+// safe makes a file's name of an identity, and not the same of two.
 func safe(identity string) string {
 	name := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' {
@@ -69,7 +70,7 @@ func safe(identity string) string {
 		}
 		return '_'
 	}, identity)
-	return name[:min(len(name), 100)]
+	return fmt.Sprintf("%s-%08x", name[:min(len(name), 100)], crc32.ChecksumIEEE([]byte(identity)))
 }
 
 // furthest describes what could not be put in order.

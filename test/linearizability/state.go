@@ -127,7 +127,7 @@ func (w window) covers(o window) bool { return w.low <= o.low && w.high >= o.hig
 // hash is equal for equal states.
 func (s *state) hash() uint64 {
 	h := uint64(s.at)
-	for _, v := range [...]uint64{uint64(s.phase), uint64(s.holder + 3), uint64(s.number), s.fence, s.revision, uint64(s.ends), uint64(s.deadline.low)} { //nolint:gosec // G115 is about values; these are only mixed
+	for _, v := range [...]uint64{uint64(s.phase), uint64(s.holder + 3), uint64(s.number), s.fence, s.revision, uint64(s.ends), uint64(s.deadline.low)} {
 		h = (h ^ v) * 0x9e3779b97f4a7c15
 		h ^= h >> 29
 	}
