@@ -19,11 +19,11 @@ const guardReady = "ready\n"
 
 // runGuard is the guard of a command that `coordctl run` runs: the leader of the process
 // group that the command is in. It reads from a pipe that only that coordctl holds the other
-// end of: 8 bytes for a moment on [sharedClock] at which the ownership ends, in
-// nanoseconds, and 8 times 0 for the end of the command. When the pipe is closed without
-// that, coordctl is gone, however it went; when the moment passes without a later one,
-// coordctl stands still. Either way whoever is in the group must not go on, and is
-// killed with the guard itself. While the guard is there no other group can have its id.
+// end of: the moments on [sharedClock] at which the ownership ends, 8 bytes each, in
+// nanoseconds. When the pipe is closed coordctl is gone, however it went; when a moment
+// passes without a later one having come, coordctl stands still. Either way whoever is in
+// the group must not go on, and is killed with the guard itself. While the guard is there no
+// other group can have its id. When the command has ended coordctl kills it, and it alone.
 func runGuard(from io.Reader, to io.Writer) int {
 	if syscall.Getpgrp() != os.Getpid() {
 		return exitOfRun // not started by us: this is somebody else's group
@@ -54,11 +54,8 @@ func runGuard(from io.Reader, to io.Writer) int {
 		}
 		select {
 		case moment, ok := <-told:
-			switch {
-			case !ok:
+			if !ok {
 				return killGroup()
-			case moment == 0:
-				return 0
 			}
 			until = moment
 		case <-time.After(look):

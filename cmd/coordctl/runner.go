@@ -346,7 +346,12 @@ func (r *runner) releaseUnstarted(reservation *client.Reservation, why error) er
 		r.complain("the key could not be released, and stays taken until it lapses: " + r.inWords(err))
 	}
 	var guard *guardError
-	if errors.As(why, &guard) {
+	switch {
+	case errors.Is(why, errTooLate):
+		return notStarted(reason.Failure{
+			Reason: reason.ReservationLapsed, Code: codes.FailedPrecondition, Message: why.Error(), ExitCode: reason.ExitNotOwner,
+		}, 0)
+	case errors.As(why, &guard):
 		return localError{err: fmt.Errorf("%w; the command was not started", why)}
 	}
 	cause, code := rootCause(why), exitNotExecutable

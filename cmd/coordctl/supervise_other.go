@@ -22,6 +22,9 @@ type ending struct {
 // guardError is a guard that could not be started.
 type guardError struct{ error }
 
+// errTooLate is why a command was not started although it was admitted.
+var errTooLate = errors.New("too late")
+
 var errUnsupported = errors.New("run needs process groups and signals, which this system does not have")
 
 func supported() error { return errUnsupported }

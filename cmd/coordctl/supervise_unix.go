@@ -88,7 +88,10 @@ func (r *runner) supervise(reservation *client.Reservation, kept *capture) endin
 		reservation: reservation, guard: g, command: command,
 		grace: min(r.flags.killAfter, reservation.Remaining()/3),
 	}
-	s.look() // the guard knows the deadline before there is anything to kill
+	// The guard knows the deadline before there is anything to kill.
+	if _, stop := s.look(); stop {
+		return ending{unstarted: errTooLate}
+	}
 	waited, err := g.start(command)
 	if err != nil {
 		return ending{unstarted: err}
@@ -208,6 +211,9 @@ func (s *supervision) stop(r *runner) {
 // errUnrenewed is why a command is stopped ahead of the owner's deadline.
 var errUnrenewed = errors.New("the reservation could not be renewed, and is about to end")
 
+// errTooLate is why a command was not started although it was admitted.
+var errTooLate = errors.New("the reservation was about to end before the command could be started")
+
 func statusOf(state *os.ProcessState) int {
 	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		return exitSignalled + int(status.Signal())
@@ -268,7 +274,8 @@ func (g *guard) tell(reservation *client.Reservation) time.Duration {
 	now, ok := sharedClock() // before the ownership is looked at, so that it errs to the early side
 	remaining := reservation.Remaining()
 	if ok && remaining > 0 {
-		_ = g.pipe.SetWriteDeadline(time.Now().Add(tellWithin)) // a group may be stopped, its guard too
+		// It waits only so long: a group may be stopped, its guard too, and the pipe full.
+		_ = g.pipe.SetWriteDeadline(time.Now().Add(tellWithin))
 		_, _ = g.pipe.Write(binary.BigEndian.AppendUint64(nil, uint64(now+remaining)))
 	}
 	return remaining
@@ -302,15 +309,16 @@ func (g *guard) signal(s syscall.Signal) {
 	}
 }
 
-// end ends the guard and leaves everybody else of the group alone.
+// end ends the guard and leaves everybody else of the group alone. It is not asked: that
+// could take as long as the group is stopped for.
 func (g *guard) end() {
 	if g.ended {
 		return
 	}
 	g.ended = true
-	_, _ = g.pipe.Write(make([]byte, 8)) // it may be gone
-	_ = g.pipe.Close()
+	_ = g.process.Process.Kill()
 	_ = g.process.Wait()
+	_ = g.pipe.Close()
 }
 
 // kill ends everybody in the group, the guard included, and waits until they are gone.
