@@ -58,7 +58,7 @@ func New() *Network {
 		conns:     map[*conn]struct{}{},
 		changed:   make(chan struct{}),
 		port:      49151,
-		random:    rand.New(rand.NewPCG(0, 0)),
+		random:    seeded(0),
 	}
 }
 
@@ -67,7 +67,11 @@ func New() *Network {
 func (n *Network) Seed(seed uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.random = rand.New(rand.NewPCG(seed, 0))
+	n.random = seeded(seed)
+}
+
+func seeded(seed uint64) *rand.Rand {
+	return rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // delays are no secrets, and come again with their seed
 }
 
 // Host returns the host of that name, which is there from now on.

@@ -309,9 +309,11 @@ func (c *caller) run() {
 		case g != nil:
 			c.own(g, t)
 			return
-		case t.outcome != "pending" && !(t.outcome == "committed" && c.plan.short()):
+		case t.outcome == "pending", t.outcome == "committed" && c.plan.short():
+		default:
 			return
-		case asked > 0 && c.random.IntN(3) == 0:
+		}
+		if asked > 0 && c.random.IntN(3) == 0 {
 			return
 		}
 		// It comes back about when the key may be free.
