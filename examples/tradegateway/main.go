@@ -155,7 +155,7 @@ func serve(ctx context.Context, s settings, log *slog.Logger) error {
 		return err
 	case <-ctx.Done():
 	}
-	log.Info("stopping: no new alerts, and orders in flight are finished", "within", s.longest())
+	log.Info("stopping: no new alerts, and orders in flight are finished", "within", s.longest().String())
 	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.longest())
 	defer cancel()
 	if err := server.Shutdown(bound); err != nil {
