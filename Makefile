@@ -17,7 +17,7 @@ FUZZTIME ?= 10s
 HOURS ?= 1
 SEED ?= 0
 
-.PHONY: help build run cluster test lint generate check-generate check-modules tools vulncheck bench scale fuzz simulate clean
+.PHONY: help build run cluster test lint generate check-generate check-modules tools vulncheck bench scale fault fuzz simulate clean
 
 help: ## List the commands (the default)
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -66,6 +66,10 @@ bench: ## Run the benchmarks (PKG=…, TESTFLAGS=…)
 
 scale: ## Prove what is promised of a million records (ten minutes, 1 GiB of disk)
 	COORDINATOR_SCALE=1 go test -count=1 -v -timeout 30m ./test/scale
+
+# One package after the other: each has the machine to itself.
+fault: ## Do to three real nodes whatever happens to nodes, and check every answer (half an hour)
+	COORDINATOR_FAULT=1 go test -count=1 -v -p 1 -timeout 90m $(addprefix ./,$(wildcard test/fault test/disk test/planted))
 
 # Files in memory where there is such a directory: a bubble waits for every sync.
 simulate: ## Live through busy hours of a cluster in virtual time (HOURS=1, SEED=0: a fresh one)
