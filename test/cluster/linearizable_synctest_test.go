@@ -16,6 +16,8 @@ import (
 	"github.com/atmostonce/coordinator/internal/node"
 	"github.com/atmostonce/coordinator/internal/reason"
 	"github.com/atmostonce/coordinator/test/cluster"
+	"github.com/atmostonce/coordinator/test/history"
+	"github.com/atmostonce/coordinator/test/linearizability"
 	"github.com/atmostonce/coordinator/test/model"
 	"github.com/atmostonce/coordinator/test/scenario"
 	"github.com/atmostonce/coordinator/test/scenario/served"
@@ -28,7 +30,8 @@ const (
 
 // Callers contend for one key through all nodes while links are cut, one way and both,
 // and healed. Whatever they were told is one history of the contract, numbers and all:
-// the second model finds an order for it.
+// two models, one that shares the vocabulary of the rules and one that shares nothing,
+// find an order for it.
 func TestContendedKeyIsLinearizable(t *testing.T) {
 	const rounds = 8
 	seed := uint64(time.Now().UnixNano())
@@ -59,6 +62,9 @@ func TestContendedKeyIsLinearizable(t *testing.T) {
 			}
 			if !model.Linearizable(counter, run.operations) {
 				t.Errorf("round %d: no order explains what the callers were told:\n%s", round, run.story())
+			}
+			for _, violation := range linearizability.CheckAll(run.events) {
+				t.Errorf("round %d: %v", round, violation)
 			}
 			for _, o := range run.operations {
 				if o.Told == nil && o.Saw == nil {
@@ -108,6 +114,7 @@ type contention struct {
 
 	mu            sync.Mutex
 	operations    []model.Operation
+	events        []history.Event
 	lines         []string
 	notCarriedOut int
 }
@@ -156,9 +163,12 @@ func (c *contention) caller(number int, random *rand.Rand) {
 	}
 }
 
-// note adds a call to the history, unless it is known that it was not carried out.
-func (c *contention) note(o model.Operation, called time.Time, result scenario.Result, err error, matches func(model.Verdict) bool) {
+// note adds a call to the history, unless it is known that it was not carried out. The event
+// says what was asked, as the kind of its success.
+func (c *contention) note(o model.Operation, e history.Event, called time.Time, result scenario.Result, err error, matches func(model.Verdict) bool) {
 	o.On, o.Called, o.Answered = c.id, int64(called.Sub(c.began)), int64(time.Since(c.began))
+	e.Namespace, e.Key, e.Tries = c.id.Namespace, c.id.Key, 1
+	e.Sent, e.LastSent, e.Answered = called.Sub(c.began), called.Sub(c.began), time.Since(c.began)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	line := fmt.Sprintf("%v to %v %T %+v: ", time.Duration(o.Called), time.Duration(o.Answered), o.Command, o.Command)
@@ -170,6 +180,8 @@ func (c *contention) note(o model.Operation, called time.Time, result scenario.R
 		}
 		o.Told, o.Saw = nil, nil
 		c.operations = append(c.operations, o)
+		e.Unknown = true
+		c.events = append(c.events, e)
 		return
 	}
 	c.lines = append(c.lines, line+fmt.Sprintf("%+v", result))
@@ -177,6 +189,51 @@ func (c *contention) note(o model.Operation, called time.Time, result scenario.R
 		o.Told = matches
 	}
 	c.operations = append(c.operations, o)
+	c.events = append(c.events, told(e, result))
+}
+
+// told fills in what came of a call.
+func told(e history.Event, result scenario.Result) history.Event {
+	e.Repeated, e.Late = result.Repeated, result.Late
+	switch kind, asked := e.Asked(); {
+	case !asked: // a read
+		shown(&e, result)
+	case result.Reason == string(reason.AttemptEnded):
+		e.Kind = history.Ended
+	case result.Reason != "":
+		e.Kind, e.Call, e.Reason = history.Refused, kind, result.Reason
+	case result.Outcome == "granted":
+		e.Fence, e.Number, e.Note = result.Fence, result.Attempt, result.PreviousReason
+		e.Previous = map[string]history.End{"released": history.EndReleased, "lapsed": history.EndLapsed}[result.Previous]
+	case result.Outcome == "pending":
+		e.Kind, e.Number = history.Pending, result.Attempt
+	case result.Outcome == "committed":
+		e.Kind, e.Response = history.Replayed, hashed(*result.Response)
+	}
+	return e
+}
+
+// shown fills in what a read showed.
+func shown(e *history.Event, result scenario.Result) {
+	e.Revision = result.Revision
+	switch result.State {
+	case "PENDING":
+		e.Kind, e.State = history.Pending, history.StatePending
+	case "COMMITTED":
+		e.Kind, e.State = history.Replayed, history.StateCommitted
+	case "RELEASED":
+		e.Kind, e.State = history.Free, history.StateReleased
+	case "LAPSED":
+		e.Kind, e.State = history.Free, history.StateLapsed
+	}
+}
+
+// owner names whoever holds a token; nobody holds the one that callers begin with.
+func owner(token admission.Token) history.Attempt {
+	if token.Attempt == (admission.AttemptID{}) {
+		return history.Attempt{1}
+	}
+	return history.Attempt(token.Attempt)
 }
 
 func (c *contention) story() string {
@@ -194,7 +251,9 @@ func (c *contention) reserve(target *served.Target, label string) scenario.Resul
 	c.note(model.Operation{Command: admission.Reserve{
 		Identity: c.id, Attempt: attempt, WantedUntil: admission.Never,
 		PendingTTL: time.Hour, Retention: time.Hour,
-	}}, called, result, err, func(v model.Verdict) bool {
+	}}, history.Event{
+		Kind: history.Granted, Attempt: history.Attempt(attempt), TTL: admission.PendingTTLDefault, Retention: admission.RetentionDefault,
+	}, called, result, err, func(v model.Verdict) bool {
 		a := v.Answer
 		switch {
 		case string(a.Refusal) != result.Reason:
@@ -218,6 +277,7 @@ func (c *contention) commit(target *served.Target, token admission.Token, code i
 	response := scenario.Response{Code: 200 + code, Body: "done"}
 	result, err := target.Commit(c.t.Context(), scenario.CommitCall{Identity: c.id, Token: token.String(), Response: response})
 	c.note(model.Operation{Command: admission.Commit{Identity: c.id, Token: token, Response: admission.Response{Hash: hashed(response)}}},
+		history.Event{Kind: history.Committed, Attempt: owner(token), Fence: token.Fence, Response: hashed(response)},
 		called, result, err, func(v model.Verdict) bool {
 			return string(v.Answer.Refusal) == result.Reason && v.Answer.Repeated == result.Repeated && v.Answer.Late == result.Late
 		})
@@ -227,6 +287,7 @@ func (c *contention) release(target *served.Target, token admission.Token) {
 	called := time.Now()
 	result, err := target.Release(c.t.Context(), scenario.ReleaseCall{Identity: c.id, Token: token.String(), Reason: token.String()})
 	c.note(model.Operation{Command: admission.Release{Identity: c.id, Token: token, Reason: token.String()}},
+		history.Event{Kind: history.Released, Attempt: owner(token), Fence: token.Fence, Note: token.String()},
 		called, result, err, func(v model.Verdict) bool {
 			return string(v.Answer.Refusal) == result.Reason && v.Answer.Repeated == result.Repeated
 		})
@@ -236,6 +297,7 @@ func (c *contention) purge(target *served.Target, revision uint64) {
 	called := time.Now()
 	result, err := target.Purge(c.t.Context(), scenario.PurgeCall{Identity: c.id, Revision: revision, Force: true})
 	c.note(model.Operation{Command: admission.Purge{Identity: c.id, Revision: revision, Force: true}},
+		history.Event{Kind: history.Purged, Revision: revision, Force: true},
 		called, result, err, func(v model.Verdict) bool { return string(v.Answer.Refusal) == result.Reason })
 }
 
@@ -247,7 +309,7 @@ func (c *contention) get(target *served.Target) scenario.Result {
 			return result.Reason == string(admission.ReservationNotFound)
 		}
 		return seen.State.String() == result.State && seen.Revision == result.Revision
-	}}, called, result, err, nil)
+	}}, history.Event{Kind: history.Missing}, called, result, err, nil)
 	return result
 }
 

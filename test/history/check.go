@@ -253,7 +253,7 @@ func (k *key) end(a, b *Event) {
 	if b.Repeated && b.Previous == EndNone {
 		return // it may have been told the first time only
 	}
-	if b.PreviousFence != a.Fence {
+	if b.PreviousFence != a.Fence && b.PreviousFence != 0 {
 		k.report(LostGrant, "%v; then %v, told of fence %d", a, b, b.PreviousFence)
 		return
 	}
@@ -313,7 +313,7 @@ func (k *key) sightings() {
 			continue
 		}
 		for _, g := range k.grants {
-			if !before(g, seen) {
+			if !before(g, seen) || seen.Kind != Missing && seen.Number == 0 {
 				continue
 			}
 			if seen.Number < g.Number {

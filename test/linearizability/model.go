@@ -53,10 +53,7 @@ func (m *model) step(s *state, o *operation) []*state {
 		return []*state{&next}
 	}
 	if s.finished {
-		if o.hidden {
-			return []*state{s}
-		}
-		return nil
+		return []*state{s} // only hidden ones are left
 	}
 	var after []*state
 	done := s.done
@@ -77,12 +74,10 @@ func (m *model) step(s *state, o *operation) []*state {
 }
 
 // passages returns how the record may stand when the operation takes effect: as before,
-// past the deadline, gone. Whatever else was answered by due has to follow.
+// past the deadline, gone. Whatever else was answered by due has to follow; it was not
+// answered before now, as porcupine keeps to the order of the times.
 func (m *model) passages(s *state, o *operation, due time.Duration) (all [3]state, count int) {
 	earliest, latest := max(s.at, o.call), min(o.answered, due)
-	if earliest > latest {
-		return all, 0
-	}
 	ends := s.over
 	if s.phase == pending {
 		ends = s.deadline
