@@ -186,7 +186,7 @@ var mutations = []struct {
 		purged := slices.ContainsFunc(events, func(e history.Event) bool { return e.Kind == history.Purged })
 		e := pick(random, events, func(e *history.Event) bool {
 			grant := grantOf(events, e)
-			return e.Kind == history.Extended && !purged && grant != nil && grant.Answered < e.Sent && e.Answered < grant.Sent+least(grant.TTL)
+			return e.Kind == history.Extended && !purged && grant != nil && !settled(events, e.Attempt) && grant.Answered < e.Sent && e.Answered < grant.Sent+least(grant.TTL)
 		})
 		if e == nil {
 			return nil, false
@@ -248,6 +248,14 @@ func committedAs(events []history.Event, e *history.Event) *history.Event {
 		}
 	}
 	return nil
+}
+
+// settled reports whether somebody tried to end an attempt.
+func settled(events []history.Event, attempt history.Attempt) bool {
+	return slices.ContainsFunc(events, func(e history.Event) bool {
+		kind, _ := e.Asked()
+		return e.Attempt == attempt && (kind == history.Committed || kind == history.Released)
+	})
 }
 
 // early reports whether there is room between a grant and its deadline.

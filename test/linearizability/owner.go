@@ -129,7 +129,7 @@ func (m *model) extend(s state, o *operation) (state, bool) {
 	}
 	w := m.promised(&s, o, span)
 	if s.phase == pending { // never backwards, and then the record is as it was
-		w = window{from: w.from, low: max(w.low, s.deadline.low), high: max(w.high, s.deadline.high)}
+		w = window{from: s.deadline.from, low: max(w.low, s.deadline.low), high: max(w.high, s.deadline.high)}
 		if s.revision != 0 {
 			s.revision, s.revisionLow = 0, s.revision
 		}
