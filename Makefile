@@ -71,12 +71,10 @@ scale: ## Prove what is promised of a million records (ten minutes, 1 GiB of dis
 fault: ## Do to three real nodes whatever happens to nodes, and check every answer (half an hour)
 	COORDINATOR_FAULT=1 go test -count=1 -v -p 1 -timeout 90m $(addprefix ./,$(wildcard test/fault test/disk test/planted))
 
-# Files in memory where there is such a directory: a bubble waits for every sync.
 simulate: ## Live through busy hours of a cluster in virtual time (HOURS=1, SEED=0: a fresh one)
 	@mkdir -p bin
 	go test -c -o bin/simulation.test ./test/simulation
-	@if [[ -z "$${TMPDIR:-}" && -w /dev/shm ]]; then export TMPDIR=/dev/shm; fi; \
-	bin/simulation.test -test.run '^TestSimulate$$' -test.timeout 0 -hours $(HOURS) -seed $(SEED)
+	@bin/simulation.test -test.run '^TestSimulate$$' -test.timeout 0 -hours $(HOURS) -seed $(SEED)
 
 fuzz: ## Run each fuzzer for a short while (FUZZTIME=10s, PKG=…)
 	@for package in $$(go list $(PKG)); do \

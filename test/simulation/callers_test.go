@@ -93,7 +93,11 @@ func insist[A any](c *caller, t *told, within time.Duration, make func(context.C
 	doubt := false
 	for {
 		t.tries++
-		ctx, cancel := context.WithTimeout(c.w.ctx, within)
+		patient := within
+		if c.random.IntN(12) == 0 { // it hangs up in the middle
+			patient = between(c.random, time.Millisecond, 300*time.Millisecond)
+		}
+		ctx, cancel := context.WithTimeout(c.w.ctx, patient)
 		t.last = c.w.now()
 		answer, err := make(ctx, c.w.service(one(c.random, c.w.c.Names...)))
 		cancel()

@@ -122,7 +122,12 @@ func (w *world) program(p ownerPlan, number int) {
 			options = append(options, client.WithKeepAlive())
 		}
 		sent := w.now()
-		result, err := w.programs[random.IntN(len(w.programs))].Do(ctx, id, w.operate(name, p, random), options...)
+		doing, cancel := ctx, context.CancelFunc(func() {})
+		if random.IntN(4) == 0 { // whoever asked for it goes away in the middle
+			doing, cancel = context.WithTimeout(ctx, between(random, time.Millisecond, p.TTL))
+		}
+		result, err := w.programs[random.IntN(len(w.programs))].Do(doing, id, w.operate(name, p, random), options...)
+		cancel()
 		w.operations.Add(1)
 		var failed *client.CommitError
 		switch {

@@ -25,7 +25,7 @@ func TestPlantedFaults(t *testing.T) {
 			"DriftMin = time.Second", "DriftMin = time.Hour", "LATE:"},
 	} {
 		t.Run(planted.name, func(t *testing.T) {
-			dir := t.TempDir()
+			dir := scratch(t)
 			binary := build(t, dir, planted.file, planted.old, planted.new)
 			command := exec.CommandContext(t.Context(), binary, "-test.run=^TestSimulate$", "-test.v", "-hours=1", "-seed="+strconv.FormatUint(drawSeed(), 10))
 			command.Env = append(os.Environ(), "TMPDIR="+dir)

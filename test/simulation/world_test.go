@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"regexp"
@@ -191,10 +192,12 @@ func (w *world) hour(number int) figures {
 	f.operations = w.book.operations() + int(w.operations.Load()) - before.operations
 	f.elections = w.watcher.elections() - before.elections
 	f.acts, f.rewound = w.effects.actions-before.acts, w.rewound-before.rewound
-	w.judge(number)
+	keys := w.book.take(isLong)
+	w.grow(keys)
+	w.judge(keys)
 	f.violations = len(w.violations)
 	f.took = realTime() - real
-	w.tell(number)
+	w.tell(fmt.Sprintf("hour %d", number))
 	return f
 }
 
@@ -250,15 +253,11 @@ func (w *world) readBack(number int) {
 	}
 }
 
-// judge checks what callers of an hour were told.
-func (w *world) judge(number int) {
-	keys := w.book.take(isLong)
+// judge checks what callers of some keys were told.
+func (w *world) judge(keys map[string][]told) {
 	var events []history.Event
-	for key, all := range keys {
+	for _, all := range keys {
 		for _, t := range all {
-			if t.call == reserveCall && t.outcome == "granted" && t.fence <= w.fences[shardOf(key, w.shards)] {
-				w.violation("a fence of an earlier hour, which had reached %d: %v", w.fences[shardOf(key, w.shards)], t)
-			}
 			if e, ok := t.event(w.shards); ok {
 				events = append(events, e)
 			}
@@ -273,17 +272,27 @@ func (w *world) judge(number int) {
 		}
 		w.violation("%s", text)
 	}
-	for key, all := range keys {
-		for _, t := range all {
-			if t.call == reserveCall {
-				shard := shardOf(key, w.shards)
-				w.fences[shard] = max(w.fences[shard], t.fence)
-			}
-		}
-	}
 	for _, text := range judge(keys, w.allowed) {
 		w.violation("%s", text)
 	}
+}
+
+// grow checks that the fences of an hour are larger than all before, and notes them.
+func (w *world) grow(keys map[string][]told) {
+	highest := maps.Clone(w.fences)
+	for key, all := range keys {
+		shard := shardOf(key, w.shards)
+		for _, t := range all {
+			if t.call != reserveCall || t.outcome != "granted" {
+				continue
+			}
+			if t.fence <= w.fences[shard] {
+				w.violation("a fence of an earlier hour, which had reached %d: %v", w.fences[shard], t)
+			}
+			highest[shard] = max(highest[shard], t.fence)
+		}
+	}
+	w.fences = highest
 }
 
 // lateness is allowed for whatever began and ended then.
@@ -297,7 +306,7 @@ func (w *world) allowed(key string, length, from, to time.Duration) time.Duratio
 }
 
 // tell fails the test and tells what happened, if anything is wrong.
-func (w *world) tell(number int) {
+func (w *world) tell(when string) {
 	w.t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -309,18 +318,24 @@ func (w *world) tell(number int) {
 				log = file.Name()
 			}
 		}
-		w.t.Errorf("seed %d, hour %d:\n%s\nwhat befell the cluster:\n%s\nthe end of the nodes' log: %s\nagain: -seed %d -hours %d", w.seed, number,
-			strings.Join(w.violations, "\n"), strings.Join(w.story, "\n"), log, w.seed, number+1)
+		w.t.Errorf("seed %d, %s:\n%s\nwhat befell the cluster:\n%s\nthe end of the nodes' log: %s", w.seed, when,
+			strings.Join(w.violations, "\n"), strings.Join(w.story, "\n"), log)
 	}
 	w.violations, w.story = nil, nil
 }
 
-// close ends the world.
-func (w *world) close() {
+// close ends the world, and judges what has outlasted its hour. It returns how many
+// violations that were.
+func (w *world) close() int {
+	w.t.Helper()
 	w.end()
 	w.long.Wait()
 	w.work.Wait() // what long callers have begun
 	for _, c := range w.programs {
 		_ = c.Close()
 	}
+	w.judge(w.book.take(func(string) bool { return false }))
+	found := len(w.violations)
+	w.tell("reservations that outlast their hour")
+	return found
 }
