@@ -66,11 +66,13 @@ func init() {
 }
 
 // shortLog makes a node keep few log entries, so that a follower that was away for a
-// moment needs a snapshot.
+// moment needs a snapshot. The log keeps what it has dropped until the end of its segment,
+// so segments are small, too.
 func shortLog() []process.Edit {
 	return []process.Edit{
 		{File: "internal/raftfsm/config.go", Old: "snapshotEntries: 8192,", New: "snapshotEntries: 60,"},
 		{File: "internal/raftfsm/config.go", Old: "trailing:        10_240,", New: "trailing:        16,"},
+		{File: "internal/raftfsm/logstore.go", Old: "const segmentBytes = 8 << 20", New: "const segmentBytes = 128 << 10"},
 		{File: "internal/raftfsm/open.go", Old: "snapshotInterval = time.Minute", New: "snapshotInterval = 500 * time.Millisecond"},
 	}
 }

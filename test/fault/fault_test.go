@@ -150,8 +150,8 @@ func TestWhole(t *testing.T) {
 	}
 }
 
-// wholeWithin bounds the whole run: mixtures are not begun after it.
-const wholeWithin = 16 * time.Minute
+// wholeWithin bounds the whole run: no mixture is begun after it.
+const wholeWithin = 25 * time.Minute
 
 // operationsWanted is how many operations the whole run makes.
 func operationsWanted(t *testing.T) int {
@@ -233,16 +233,5 @@ func TestClocks(t *testing.T) {
 		t.Errorf("its log is %v off, not 30 hours back: %s", off, first)
 	}
 	s.run("one clock 30 hours back", jumpingClocks)
-	s.finish(t)
-}
-
-func TestFarBehind(t *testing.T) {
-	s := newSuite(t, edited(t, "coordinator-short", append(shiftedClock(), shortLog()...)...), newSeed(t), plenty, newSummary(), "--log-level", "debug")
-	s.run("far behind: killed", farBehind(awayKilled))
-	s.run("far behind: paused", farBehind(awayPaused))
-	s.run("far behind: cut", farBehind(awayCut))
-	for range 4 {
-		s.run("mixture, short log", mixture(20*time.Second))
-	}
 	s.finish(t)
 }

@@ -32,6 +32,7 @@ func faults() []fault {
 			return []*process.Node{leader, others[0]}
 		})},
 		{kind: "kill -9 of all three", do: killSome(func(leader *process.Node, others []*process.Node) []*process.Node { return append(others, leader) })},
+		{kind: "kill -9 of one after the other", do: killStorm},
 		{kind: "SIGSTOP of the leader, SIGCONT", do: pauseSome(func(leader *process.Node, _ []*process.Node) []*process.Node { return []*process.Node{leader} })},
 		{kind: "SIGSTOP of a follower, SIGCONT", do: pauseSome(func(_ *process.Node, others []*process.Node) []*process.Node { return others[:1] })},
 		{kind: "SIGSTOP of two of three, SIGCONT", do: pauseSome(func(leader *process.Node, others []*process.Node) []*process.Node {
@@ -43,6 +44,7 @@ func faults() []fault {
 		{kind: "handover five times a second", do: handovers(200*time.Millisecond, 15)},
 		{kind: "slow links", do: slowLinks},
 		{kind: "connections broken off", do: severLinks},
+		{kind: "links that flap", do: flappingLinks},
 		{kind: "deliveries slow, lost, doubled and late", do: roughDeliveries},
 		{kind: "wall clocks apart and jumping by hours", do: jumpingClocks, edited: true},
 	}
@@ -118,6 +120,27 @@ func pauseSome(choose choice) func(context.Context, *scene) error {
 	}
 }
 
+// killStorm kills drawn nodes in quick succession, most times before they have recovered.
+func killStorm(ctx context.Context, sc *scene) error {
+	for range 8 {
+		mine, letGo := sc.claimed([]*process.Node{sc.c.Nodes[sc.draw(3)]})
+		for _, n := range mine {
+			if err := n.Kill(); err != nil {
+				letGo()
+				return err
+			}
+			sc.did("kill -9")
+			if err := n.Start(); err != nil {
+				letGo()
+				return err
+			}
+		}
+		letGo()
+		sc.sleep(ctx, 20*time.Millisecond, 900*time.Millisecond)
+	}
+	return nil
+}
+
 func restartOne(ctx context.Context, sc *scene) error {
 	mine, letGo := sc.claimed([]*process.Node{sc.c.Nodes[sc.draw(3)]})
 	defer letGo()
@@ -186,6 +209,19 @@ func severLinks(ctx context.Context, sc *scene) error {
 		sc.mu.Unlock()
 		sc.did("connections broken off")
 		sc.sleep(ctx, 20*time.Millisecond, 600*time.Millisecond)
+	}
+	return nil
+}
+
+// flappingLinks cuts drawn directions for moments, some shorter than an election takes.
+func flappingLinks(ctx context.Context, sc *scene) error {
+	for range 8 {
+		from, to := sc.draw(3), 1+sc.draw(2)
+		sc.links.cut(direction{sc.c.Nodes[from].Name, sc.c.Nodes[(from+to)%3].Name})
+		sc.did("link cut for a moment")
+		sc.sleep(ctx, 50*time.Millisecond, 900*time.Millisecond)
+		sc.links.heal()
+		sc.sleep(ctx, 20*time.Millisecond, 300*time.Millisecond)
 	}
 	return nil
 }

@@ -291,6 +291,13 @@ func (l *load) get(ctx context.Context, random *rand.Rand, w what) *coordinatorv
 	return answer.GetRecord()
 }
 
+// list is a look at many records at a time, which must not be in anybody's way.
+func (l *load) list(ctx context.Context, random *rand.Rand, w what) {
+	_, _ = insist(l, ctx, random, func(ctx context.Context, service service) (*coordinatorv1.ListRecordsResponse, error) {
+		return service.ListRecords(ctx, &coordinatorv1.ListRecordsRequest{Namespace: w.identity.GetNamespace(), PageSize: 50})
+	})
+}
+
 // settle is what somebody does who looks after what is in doubt, and now and then an
 // administrator: both name the revision that they have looked at.
 func (l *load) settle(ctx context.Context, random *rand.Rand, w what) {
@@ -327,6 +334,10 @@ func (l *load) settle(ctx context.Context, random *rand.Rand, w what) {
 // turn is one thing that a caller without the public client does.
 func (l *load) turn(ctx context.Context, random *rand.Rand) {
 	w := l.choose(random)
+	if random.IntN(200) == 0 {
+		l.list(ctx, random, w)
+		return
+	}
 	switch random.IntN(24) {
 	case 0:
 		l.get(ctx, random, w)
