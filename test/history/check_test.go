@@ -54,6 +54,16 @@ func unknown(e Event) Event {
 	return e
 }
 
+func repeated(e Event) Event {
+	e.Repeated = true
+	return e
+}
+
+func by(principal string, e Event) Event {
+	e.Principal = principal
+	return e
+}
+
 func of(key string, e Event) Event {
 	e.Key = key
 	return e
@@ -98,6 +108,26 @@ func TestCheckAccepts(t *testing.T) {
 		},
 		"overlapping grants in either order": {
 			grant(1, 0, 5, 2, 1, 100), of("l", grant(2, 1, 4, 1, 1, 100)), of("m", grant(3, 2, 6, 3, 1, 100)),
+		},
+		"a second commit is refused": {
+			grant(1, 0, 1, 1, 1, 100), answer(at(Committed, 1, 2, 3), 7),
+			answer(refused(at(Refused, 1, 4, 5), Committed, "COMMIT_CONFLICT"), 8),
+		},
+		"refused for what has nothing to do with the record": {
+			grant(1, 0, 1, 1, 1, 100), refused(at(Refused, 1, 2, 3), Committed, "OVERLOADED"),
+			refused(at(Refused, 2, 2, 3), Granted, "FINGERPRINT_MISMATCH"),
+		},
+		"refused to somebody with any token": {
+			grant(1, 0, 1, 1, 1, 100), refused(at(Refused, 2, 2, 3), Released, "RESERVATION_LOST"),
+		},
+		"granted with the second delivery, told of it with the first": {
+			of("l", grant(2, 1, 2, 3, 1, 100)), unknown(grant(1, 0, 1, 0, 0, 0)), repeated(grant(1, 4, 5, 1, 1, 100)),
+		},
+		"an id that is forgotten": {
+			grant(1, 0, 1, 1, 1, 100), at(Released, 1, 2, 3), after(grant(1, 700, 701, 3, 2, 800), EndReleased, 1),
+		},
+		"keys of two principals": {
+			grant(1, 0, 1, 1, 1, 100), by("q", grant(2, 2, 3, 3, 1, 104)),
 		},
 		"a grant that was answered twice": {
 			grant(1, 0, 1, 1, 1, 100), grant(1, 0, 3, 1, 1, 100),
@@ -173,6 +203,8 @@ func TestCheckCatches(t *testing.T) {
 			grant(1, 0, 1, 1, 1, 100), refused(at(Refused, 1, 6, 7), Committed, "ALREADY_RELEASED")}},
 		{"committed by nobody", WrongRefusal, []Event{
 			grant(1, 0, 1, 1, 1, 100), refused(at(Refused, 1, 6, 7), Released, "ALREADY_COMMITTED")}},
+		{"settled by nobody", WrongRefusal, []Event{
+			grant(1, 0, 1, 1, 1, 100), refused(at(Refused, 1, 6, 7), Extended, "RESERVATION_LAPSED")}},
 		{"its own commit conflicts", WrongRefusal, []Event{
 			grant(1, 0, 1, 1, 1, 100), refused(at(Refused, 1, 6, 7), Committed, "COMMIT_CONFLICT")}},
 	}

@@ -13,8 +13,9 @@
 //     answer and no lapse can explain what was seen.
 //  2. Check changes nothing and gives the same answer to the same events in any order.
 //
-// The histories must come from keys whose retention does not end while they are
-// recorded, and from owners that commit one response an attempt.
+// These are the rules that an order of the calls is not needed for. [CheckKey] is for keys
+// whose retention does not end while they are recorded, and which nobody held in doubt,
+// settled or purged. Package linearizability judges all histories, these rules included.
 //
 // # Failures
 //

@@ -35,15 +35,20 @@ type Options struct {
 	// HTML each, 10 at most. Empty: nowhere.
 	Artifacts string
 
-	// StepsMax bounds the search of one identity, and TimeMax it as well; 0: 2,000,000
-	// steps and 20 s. Where there is no real time (a synctest bubble), steps alone bound it.
-	StepsMax int
-	TimeMax  time.Duration
+	// StepsMax and TimeMax bound the search of one identity, TotalMax that of all; 0:
+	// 2,000,000 steps, 20 s and 5 min. Where there is no real time (a synctest bubble),
+	// steps alone bound it.
+	StepsMax          int
+	TimeMax, TotalMax time.Duration
 }
 
 const (
 	stepsDefault = 2_000_000
 	timeDefault  = 20 * time.Second
+	totalDefault = 5 * time.Minute
+	// explainedMax bounds for how many identities it is said how far the search got, drawnMax how
+	// many are drawn.
+	explainedMax = 100
 	drawnMax     = 10
 )
 
@@ -60,6 +65,9 @@ func Check(events []history.Event, options Options) []history.Violation {
 	}
 	if options.TimeMax == 0 {
 		options.TimeMax = timeDefault
+	}
+	if options.TotalMax == 0 {
+		options.TotalMax = totalDefault
 	}
 	identities := split(events)
 	found := history.CheckFences(events)
@@ -103,13 +111,14 @@ func split(events []history.Event) []*identity {
 // orders looks for an order of the calls of each identity.
 func orders(identities []*identity, options *Options) []history.Violation {
 	results := make([][]history.Violation, len(identities))
-	var next, drawn atomic.Int64
+	until := time.Now().Add(options.TotalMax)
+	var next, explained atomic.Int64
 	var workers sync.WaitGroup
 	for range min(runtime.GOMAXPROCS(0), len(identities)) {
 		workers.Go(func() {
 			for n := next.Add(1) - 1; n < int64(len(identities)); n = next.Add(1) - 1 {
 				p := newPartition(identities[n].name, identities[n].events, options)
-				results[n] = p.search(options, &drawn)
+				results[n] = p.search(options, until, &explained)
 			}
 		})
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/atmostonce/coordinator/test/history"
 )
 
-// explainedMax bounds how many events of an identity without an order are shown.
-const explainedMax = 40
+// shownMax bounds how many events of an identity without an order are shown.
+const shownMax = 40
 
 // budget bounds a search.
 type budget struct {
@@ -33,10 +33,18 @@ func (b *budget) step() bool {
 	return !b.spent
 }
 
-// search looks for an order of the operations.
-func (p *partition) search(options *Options, drawn *atomic.Int64) []history.Violation {
+// newBudget returns what a search may take that begins now and ends by then at the latest.
+func newBudget(options *Options, until time.Time) *budget {
+	if own := time.Now().Add(options.TimeMax); own.Before(until) {
+		until = own
+	}
+	return &budget{steps: options.StepsMax, until: until}
+}
+
+// search looks for an order of the operations until then.
+func (p *partition) search(options *Options, until time.Time, explained *atomic.Int64) []history.Violation {
 	began := time.Now()
-	b := &budget{steps: options.StepsMax, until: began.Add(options.TimeMax)}
+	b := newBudget(options, until)
 	operations := p.porcupine()
 	if porcupine.CheckOperations(p.contract(b), operations) {
 		return nil
@@ -46,20 +54,25 @@ func (p *partition) search(options *Options, drawn *atomic.Int64) []history.Viol
 			"%s: no order of %d calls found in %d steps and %v, and none ruled out", p.identity, len(operations), options.StepsMax-max(b.steps, 0), time.Since(began))}}
 	}
 	text := p.identity + ": no order explains"
-	// Once more, to see how far it got.
-	again := &budget{steps: options.StepsMax, until: time.Now().Add(options.TimeMax)}
-	model := p.contract(again)
-	_, info := porcupine.CheckOperationsVerbose(model, operations, 0)
-	text += p.furthest(&info)
-	if options.Artifacts != "" && drawn.Add(1) <= drawnMax {
-		path := filepath.Join(options.Artifacts, fmt.Sprintf("linearizability-%s.html", safe(p.identity)))
-		if err := porcupine.VisualizePath(model, info, path); err != nil {
-			text += fmt.Sprintf("\n\tnot drawn: %v", err)
-		} else {
-			text += "\n\tdrawn in " + path
+	if nth := explained.Add(1); nth <= explainedMax {
+		// Once more, to see how far it got.
+		model := p.contract(newBudget(options, until))
+		_, info := porcupine.CheckOperationsVerbose(model, operations, 0)
+		text += p.furthest(&info)
+		if nth <= drawnMax && options.Artifacts != "" {
+			text += p.draw(model, info, options.Artifacts)
 		}
 	}
 	return []history.Violation{{Rule: NotLinearizable, Text: text}}
+}
+
+// draw writes a page that shows how far the search got, and says where.
+func (p *partition) draw(model porcupine.Model, info porcupine.LinearizationInfo, dir string) string {
+	path := filepath.Join(dir, fmt.Sprintf("linearizability-%s.html", safe(p.identity)))
+	if err := porcupine.VisualizePath(model, info, path); err != nil {
+		return fmt.Sprintf("\n\tnot drawn: %v", err)
+	}
+	return "\n\tdrawn in " + path
 }
 
 // safe makes a file's name of an identity, and not the same of two.
@@ -84,7 +97,7 @@ func (p *partition) furthest(info *porcupine.LinearizationInfo) string {
 	var text strings.Builder
 	fits := make([]bool, len(p.operations))
 	fmt.Fprintf(&text, " %d calls; in order", len(p.operations))
-	begin := max(0, len(longest)-explainedMax/2)
+	begin := max(0, len(longest)-shownMax/2)
 	if begin > 0 {
 		fmt.Fprintf(&text, " (after %d more)", begin)
 	}
@@ -97,7 +110,7 @@ func (p *partition) furthest(info *porcupine.LinearizationInfo) string {
 	text.WriteString("\n\tbut then not")
 	shown := 0
 	for n, o := range p.operations {
-		if !fits[n] && !o.hidden && o.what != finish && shown < explainedMax/2 {
+		if !fits[n] && !o.hidden && o.what != finish && shown < shownMax/2 {
 			shown++
 			fmt.Fprintf(&text, "\n\t%v", o)
 		}
