@@ -77,6 +77,10 @@ func Dial(endpoints []string, options ...DialOption) (*Client, error) {
 	c := &Client{dialConfig: cfg, waiting: make(chan struct{}, givenBackMost), calling: make(chan struct{}, givingBackMost)}
 	c.ended, c.end = context.WithCancel(context.Background())
 	c.router = newRouter(c.connect, cfg.clock, cfg.endpointsOnly)
+	c.router.sessions = len(cfg.grpc) == 0
+	if cfg.sessions != nil {
+		c.router.sessions = *cfg.sessions
+	}
 	if len(endpoints) == 0 {
 		c.end()
 		return nil, errors.New("client: there is no endpoint")

@@ -28,6 +28,7 @@ type dialConfig struct {
 	dialer        func(context.Context, string) (net.Conn, error)
 	callTimeout   time.Duration
 	tryTimeout    time.Duration
+	sessions      *bool // nil: as it fits the gRPC options
 	settleTimeout time.Duration
 	endpointsOnly bool
 	defaults      []ReserveOption
@@ -64,6 +65,15 @@ func WithDialer(dial func(ctx context.Context, address string) (net.Conn, error)
 // itself: it would not know that a deadline is counted from the try that was answered.
 func WithDialOptions(options ...grpc.DialOption) DialOption {
 	return dialOption(func(d *dialConfig) { d.grpc = append(d.grpc, options...) })
+}
+
+// WithSessions says whether calls share a stream while 16 or more of them are under way
+// to one node. That costs both ends less, and nobody can tell but interceptors, per-call
+// credentials and outgoing metadata, which would see the stream and not the calls.
+// Default: true, and false where [WithDialOptions] is given; a call whose context carries
+// outgoing metadata always has a stream of its own.
+func WithSessions(on bool) DialOption {
+	return dialOption(func(c *dialConfig) { c.sessions = &on })
 }
 
 // WithCallTimeout bounds a call with all its retries; what Reserve waits comes on top.

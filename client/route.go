@@ -9,8 +9,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
-
-	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 )
 
 // Headers of every answer, where they are known.
@@ -40,6 +38,7 @@ type router struct {
 	connect       func(address string) (*grpc.ClientConn, error)
 	clock         clock
 	endpointsOnly bool
+	sessions      bool // calls may share a stream
 
 	mu        sync.Mutex
 	endpoints []*clusterNode
@@ -54,7 +53,7 @@ type router struct {
 type clusterNode struct {
 	address  string
 	conn     *grpc.ClientConn
-	service  coordinatorv1.CoordinatorServiceClient
+	service  *sharing
 	endpoint bool
 
 	// Guarded by the router's mutex.
@@ -96,7 +95,7 @@ func (r *router) node(address string) (*clusterNode, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &clusterNode{address: address, conn: conn, service: coordinatorv1.NewCoordinatorServiceClient(conn)}
+	n := &clusterNode{address: address, conn: conn, service: newSharing(conn, r.sessions)}
 	r.nodes[address] = n
 	return n, nil
 }
@@ -221,5 +220,6 @@ func (r *router) close() {
 	r.mu.Unlock()
 	for _, n := range nodes {
 		_ = n.conn.Close()
+		n.service.close()
 	}
 }
