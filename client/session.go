@@ -296,8 +296,7 @@ func (x *session) run(ctx context.Context, service coordinatorv1.CoordinatorServ
 		case <-idle.C:
 			if x.idle() {
 				x.cancel()
-				_ = <-received // that it was cancelled
-				return errIdle
+				return errors.Join(errIdle, <-received)
 			}
 		}
 		for message := x.take(); message != nil; message = x.take() {
