@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -133,7 +135,11 @@ func TestEveryReasonHasItsExitCode(t *testing.T) {
 	address := serve(t, s)
 	for _, row := range reason.Table() {
 		s.reserve = failed(reason.Error(row.Reason, ""))
-		base := []string{"--endpoints", address, "--timeout", "150ms"}
+		within := "10s"
+		if row.Code == codes.Unavailable {
+			within = "500ms" // it is tried again until then
+		}
+		base := []string{"--endpoints", address, "--timeout", within}
 		code, stdout, stderr := command(t, append(base, "reserve", "k")...)
 		if code != row.ExitCode || stdout != "" || !strings.HasPrefix(stderr, "coordctl: "+string(row.Reason)+": ") ||
 			strings.Count(stderr, "\n") != 1 {
@@ -427,5 +433,38 @@ func TestStatusOfAnUnhealthyCluster(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// Nothing is started by who was not admitted, and each reason has an exit code that is
+// hardly a command's.
+func TestRunStartsNothingUnlessAdmitted(t *testing.T) {
+	leakless(t)
+	s := &stub{}
+	address := serve(t, s)
+	started := filepath.Join(t.TempDir(), "started")
+	refusals := map[int][]func(int) (*coordinatorv1.ReserveResponse, error){
+		108: {failed(status.Error(codes.Internal, "")), failed(status.Error(codes.Unknown, "")), grantedBy /* for no time at all */},
+		110: {failed(status.Error(codes.PermissionDenied, ""))},
+		101: {func(int) (*coordinatorv1.ReserveResponse, error) { return &coordinatorv1.ReserveResponse{}, nil }},
+	}
+	for _, row := range reason.Table() {
+		want := row.ExitCode + 100
+		if row.ExitCode == reason.ExitNotOwner {
+			want = 108
+		}
+		refusals[want] = append(refusals[want], failed(reason.Error(row.Reason, "")))
+	}
+	for want, all := range refusals {
+		for i, refuse := range all {
+			s.reserve = refuse
+			code, stdout, stderr := command(t, "run", "--endpoints", address, "--timeout", "500ms", "--key", "k", "--", "touch", started)
+			if code != want || stdout != "" || !strings.HasSuffix(stderr, "; the command was not started\n") || strings.Count(stderr, "\n") != 1 {
+				t.Errorf("%d of %d: exit code %d, stdout %q, stderr %q", i, want, code, stdout, stderr)
+			}
+		}
+	}
+	if _, err := os.Stat(started); err == nil {
+		t.Error("the command was started")
 	}
 }

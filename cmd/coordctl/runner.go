@@ -240,6 +240,9 @@ func (r *runner) refused(err error) error {
 		}, 0)
 	}
 	failure := r.failure(err)
+	if failure.ExitCode == reason.ExitNotOwner || errors.Is(err, client.ErrLapsed) {
+		failure.ExitCode = reason.ExitUnavailable // the other is for what was started
+	}
 	switch {
 	case errors.Is(err, client.ErrFingerprintMismatch):
 		failure.Message = "the key was used with another command"
@@ -275,6 +278,8 @@ func (r *runner) failure(err error) reason.Failure {
 func (r *runner) inWords(err error) string {
 	var failed *client.Error
 	switch undialed := r.undialed.Load(); {
+	case errors.Is(err, client.ErrClosed):
+		return "interrupted"
 	case !errors.As(err, &failed):
 		return strings.TrimPrefix(err.Error(), "client: ")
 	case failed.Reason == "" && errors.Is(err, client.ErrUnknown):
@@ -349,7 +354,7 @@ func (r *runner) releaseUnstarted(reservation *client.Reservation, why error) er
 	switch {
 	case errors.Is(why, errTooLate):
 		return notStarted(reason.Failure{
-			Reason: reason.ReservationLapsed, Code: codes.FailedPrecondition, Message: why.Error(), ExitCode: reason.ExitNotOwner,
+			Reason: reason.ReservationLapsed, Code: codes.FailedPrecondition, Message: why.Error(), ExitCode: reason.ExitUnavailable,
 		}, 0)
 	case errors.As(why, &guard):
 		return localError{err: fmt.Errorf("%w; the command was not started", why)}

@@ -23,9 +23,6 @@ const (
 	// lookEvery is the longest time between two looks at what is left of the ownership.
 	// Timers stand still while the machine is suspended, and the ownership does not.
 	lookEvery = time.Second
-	// outputGrace is how long output is read that others write after the command has
-	// ended: what it left behind in the background.
-	outputGrace = 2 * time.Second
 	// goneWithin is how long a group that was killed is waited for. A process that does not
 	// end by then hangs in the kernel.
 	goneWithin = 5 * time.Second
@@ -80,7 +77,7 @@ func (r *runner) supervise(reservation *client.Reservation, kept *capture) endin
 		return ending{unstarted: &guardError{err}}
 	}
 	defer g.end()
-	command, stdin, err := r.command(reservation, kept)
+	command, stdin, err := r.command(reservation)
 	if err != nil {
 		return ending{unstarted: err}
 	}
@@ -88,11 +85,17 @@ func (r *runner) supervise(reservation *client.Reservation, kept *capture) endin
 		reservation: reservation, guard: g, command: command,
 		grace: min(r.flags.killAfter, reservation.Remaining()/3),
 	}
+	if !r.flags.noOutput {
+		if err := s.pipes(r, kept); err != nil {
+			return ending{unstarted: &guardError{err}}
+		}
+	}
 	// The guard knows the deadline before there is anything to kill.
 	if _, stop := s.look(); stop {
 		return ending{unstarted: errTooLate}
 	}
 	waited, err := g.start(command)
+	drained := s.pump(err == nil)
 	if err != nil {
 		return ending{unstarted: err}
 	}
@@ -100,31 +103,27 @@ func (r *runner) supervise(reservation *client.Reservation, kept *capture) endin
 		go feed(stdin, r.stdin)
 	}
 	s.until(waited, r)
-	status := statusOf(command.ProcessState)
-	if s.stopped == nil && status > exitSignalled && reservation.Context().Err() != nil {
+	status, signalled := statusOf(command.ProcessState)
+	if s.stopped == nil && signalled && reservation.Context().Err() != nil {
 		// The guard was quicker, because this program stood still.
 		s.stopped = context.Cause(reservation.Context())
 	}
 	if s.stopped != nil {
 		g.kill()
 	}
+	s.drain(drained, r)
 	return ending{status: status, stopped: s.stopped}
 }
 
 // command prepares the command. stdin is not nil where its stdin is to be fed.
-func (r *runner) command(reservation *client.Reservation, kept *capture) (command *exec.Cmd, stdin io.WriteCloser, err error) {
+func (r *runner) command(reservation *client.Reservation) (command *exec.Cmd, stdin io.WriteCloser, err error) {
 	command = exec.CommandContext(context.Background(), r.arguments[0], r.arguments[1:]...)
 	if command.Err != nil {
 		return nil, nil, command.Err
 	}
 	command.Env = append(r.environment[:len(r.environment):len(r.environment)],
 		fenceVariable+"="+strconv.FormatUint(reservation.Fence(), 10))
-	command.WaitDelay = outputGrace
 	command.Stdout, command.Stderr = r.stdout, r.stderr
-	if !r.flags.noOutput {
-		command.Stdout = &passing{kept: kept, stream: streamStdout, to: r.stdout}
-		command.Stderr = &passing{kept: kept, stream: streamStderr, to: r.stderr}
-	}
 	if file, ok := r.stdin.(*os.File); ok && !isCharacterDevice(file) {
 		command.Stdin = file
 		return command, nil, nil
@@ -155,6 +154,7 @@ type supervision struct {
 	grace       time.Duration // from SIGTERM to SIGKILL
 	stopped     error         // why SIGTERM was sent
 	killAt      <-chan time.Time
+	streams     []*outputPipe
 }
 
 // look tells the guard how long the ownership goes on, and returns when to look again and
@@ -171,6 +171,11 @@ func (s *supervision) until(waited <-chan struct{}, r *runner) {
 		var again <-chan time.Time
 		if s.stopped == nil {
 			next, stop := s.look()
+			select {
+			case <-waited:
+				return // by itself, whatever became of the ownership meanwhile
+			default:
+			}
 			if stop {
 				s.stop(r)
 				lost = nil
@@ -185,10 +190,10 @@ func (s *supervision) until(waited <-chan struct{}, r *runner) {
 		case <-lost:
 		case received := <-r.signals:
 			if which, ok := received.(syscall.Signal); ok {
-				s.guard.signal(which)
+				s.signal(which)
 			}
 		case <-s.killAt:
-			s.guard.signal(syscall.SIGKILL)
+			s.signal(syscall.SIGKILL)
 			s.killAt = nil
 		}
 	}
@@ -203,9 +208,17 @@ func (s *supervision) stop(r *runner) {
 		wait, s.stopped = s.grace, context.Cause(s.reservation.Context())
 	}
 	r.tell("ownership is lost (%s): stopping the command", r.inWords(s.stopped))
-	s.guard.signal(syscall.SIGTERM)
-	s.guard.signal(syscall.SIGCONT) // what is stopped does not hear it
+	s.signal(syscall.SIGTERM)
+	s.signal(syscall.SIGCONT) // what is stopped does not hear it
 	s.killAt = time.After(wait)
+}
+
+// signal sends a signal to the whole group, and to the command where it has left that.
+func (s *supervision) signal(which syscall.Signal) {
+	s.guard.signal(which)
+	if group, err := syscall.Getpgid(s.command.Process.Pid); err == nil && group != s.guard.process.Process.Pid {
+		_ = s.command.Process.Signal(which) // it may have ended
+	}
 }
 
 // errUnrenewed is why a command is stopped ahead of the owner's deadline.
@@ -214,11 +227,12 @@ var errUnrenewed = errors.New("the reservation could not be renewed, and is abou
 // errTooLate is why a command was not started although it was admitted.
 var errTooLate = errors.New("the reservation was about to end before the command could be started")
 
-func statusOf(state *os.ProcessState) int {
+// statusOf is an exit status as a shell has it, and whether it was a signal.
+func statusOf(state *os.ProcessState) (status int, signalled bool) {
 	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-		return exitSignalled + int(status.Signal())
+		return exitSignalled + int(status.Signal()), true
 	}
-	return state.ExitCode()
+	return state.ExitCode(), false
 }
 
 // guardError is a guard that could not be started.

@@ -11,7 +11,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -273,23 +272,34 @@ func TestRunStopsWhatItCannotOwn(t *testing.T) {
 	}
 }
 
-// An operator takes the key away: the next renewal says so, and the command is stopped.
+// An operator takes the key away: the next renewal says so, and the command is stopped, one
+// that has left its process group too.
 func TestRunStopsWhatWasPurged(t *testing.T) {
 	t.Parallel()
 	cluster := process.Start(t, programs, 1)
-	beat := filepath.Join(t.TempDir(), "beat")
-	caller := startRun(t, cluster.Endpoints(), "--key", "k", "--pending-ttl", "9s", "--", "sh", "-c", beating+`beat "$1"`, "sh", beat)
-	awaitFile(t, beat)
-	fence := recordOf(t, cluster, "k").Fence
-	result, err := programs.Control(runWithin, cluster.Endpoints(), "--timeout", "30s", "purge", "k", "--fence", fmt.Sprint(fence), "--force")
-	if err != nil || result.Code != 0 {
-		t.Fatalf("%+v, %v", result, err)
+	dir := t.TempDir()
+	words := map[string][]string{"plain": nil}
+	if path, err := exec.LookPath("setsid"); err == nil {
+		words["away"] = []string{path}
 	}
-	caller.expect(t, 107)
-	if said := caller.stderr.String(); !strings.HasPrefix(said, "coordctl: RESERVATION_NOT_FOUND: ownership was lost") {
-		t.Errorf("said %q", said)
+	callers := make(map[string]*running)
+	for key, before := range words {
+		arguments := append([]string{"--key", key, "--pending-ttl", "9s", "--"}, before...)
+		callers[key] = startRun(t, cluster.Endpoints(), append(arguments, "sh", "-c", beating+`beat "$1"`, "sh", filepath.Join(dir, key))...)
 	}
-	silent(t, beat)
+	for key, caller := range callers {
+		awaitFile(t, filepath.Join(dir, key))
+		fence := recordOf(t, cluster, key).Fence
+		result, err := programs.Control(runWithin, cluster.Endpoints(), "--timeout", "30s", "purge", key, "--fence", fmt.Sprint(fence), "--force")
+		if err != nil || result.Code != 0 {
+			t.Fatalf("%+v, %v", result, err)
+		}
+		caller.expect(t, 107)
+		if said := caller.stderr.String(); !strings.HasPrefix(said, "coordctl: RESERVATION_NOT_FOUND: ownership was lost") {
+			t.Errorf("said %q", said)
+		}
+		silent(t, filepath.Join(dir, key))
+	}
 }
 
 // kill -9 of coordctl takes the command and what it has started along; the next caller runs
@@ -475,16 +485,19 @@ func TestRunEndsWithItsCommand(t *testing.T) {
 		t.Errorf("it took %v and said %q", caller.took, &caller.stdout)
 	}
 
-	var unread sync.WaitGroup
-	unread.Go(func() {
-		result, err := process.Run(runWithin, "sh", "-c",
-			`"$0" run --endpoints "$1" --key unread -- sh -c 'sleep 1; echo one; sleep 0.2; echo two; echo ran > "$0"; exit 3' "$2" | true`,
-			programs.Coordctl, cluster.Endpoints()[0], filepath.Join(dir, "unread"))
-		if err != nil || result.Code != 0 {
-			t.Errorf("%+v, %v", result, err)
-		}
-	})
-	unread.Wait()
+	// Who reads slowly gets everything, long after the command has ended.
+	result, err := process.Run(runWithin, "sh", "-c",
+		`"$0" run --endpoints "$1" --key slow -- head -c 300000 /dev/zero | (sleep 5; wc -c)`, programs.Coordctl, cluster.Endpoints()[0])
+	if err != nil || strings.TrimSpace(result.Stdout) != "300000" {
+		t.Errorf("%+v, %v", result, err)
+	}
+
+	result, err = process.Run(runWithin, "sh", "-c",
+		`"$0" run --endpoints "$1" --key unread -- sh -c 'sleep 1; echo one; sleep 0.2; echo two; echo ran > "$0"; exit 3' "$2" | true`,
+		programs.Coordctl, cluster.Endpoints()[0], filepath.Join(dir, "unread"))
+	if err != nil || result.Code != 0 {
+		t.Errorf("%+v, %v", result, err)
+	}
 	awaitFile(t, filepath.Join(dir, "unread"))
 	again := startRun(t, cluster.Endpoints(), "--key", "unread", "--", "sh", "-c", `sleep 1; echo one; sleep 0.2; echo two; echo ran > "$0"; exit 3`, filepath.Join(dir, "unread"))
 	again.expect(t, 3)
