@@ -94,7 +94,7 @@ func benchOpenFile(b *testing.B, s *Store, cfg Config) {
 			b.Fatal(err)
 		}
 		began := time.Now()
-		if err := checkPages(handle); err != nil {
+		if err := CheckPages(handle); err != nil {
 			b.Fatal(err)
 		}
 		check += time.Since(began)

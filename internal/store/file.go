@@ -85,7 +85,7 @@ func openFile(path string, o fileOptions) (*file, error) {
 		if err := lock(handle); err != nil {
 			return nil, errors.Join(err, handle.Close())
 		}
-		if err := checkPages(handle); err != nil {
+		if err := CheckPages(handle); err != nil {
 			return nil, errors.Join(err, handle.Close())
 		}
 		f.handle = handle

@@ -24,6 +24,9 @@ const (
 	boltPageBytesMax  = 16 << 20
 	boltBranchFlag    = 0x01
 	boltLeafFlag      = 0x02
+	boltFreelistFlag  = 0x10
+	boltNoFreelist    = ^uint64(0) // in place of its page: there is none
+	boltCountMax      = 0xffff     // of a freelist page: the first element is the count
 	boltBucketElement = 0x01
 	boltDepthMax      = 64
 )
@@ -32,14 +35,16 @@ const (
 type boltMeta struct {
 	pageBytes int64
 	root      uint64 // page of the root bucket
+	freelist  uint64 // page that lists the free ones, or boltNoFreelist
 	pages     uint64 // that the tree may use: the high-water mark
 	txid      uint64
 }
 
-// checkPages returns an error unless file holds a tree of pages that bbolt can
-// walk. It reads the whole file once from front to back if it is not too large,
+// CheckPages returns an error unless file holds a tree of pages that bbolt can walk and,
+// where it lists the free ones, none of those is in use. It is for files of bbolt that
+// others keep. It reads the whole file once from front to back if it is not too large,
 // which puts it into the page cache many times faster than walking the tree would.
-func checkPages(file *os.File) error {
+func CheckPages(file *os.File) error {
 	info, err := file.Stat()
 	if err != nil {
 		return err
@@ -63,7 +68,10 @@ func checkTree(file io.ReaderAt, size int64) error {
 	}
 	readAhead(file, int64(meta.pages)*meta.pageBytes)
 	w := pageWalk{file: file, boltMeta: meta, seen: make([]uint64, meta.pages/64+1)}
-	return w.tree(meta.root, 0, bounds{})
+	if err := w.tree(meta.root, 0, bounds{}); err != nil || meta.freelist == boltNoFreelist {
+		return err
+	}
+	return w.free(meta.freelist)
 }
 
 // readAheadBytesMax bounds how much is read for nothing but to be in the cache.
@@ -122,6 +130,7 @@ func parseMeta(page []byte) (meta boltMeta, magic, ok bool) {
 	meta = boltMeta{
 		pageBytes: int64(binary.NativeEndian.Uint32(content[8:])),
 		root:      binary.NativeEndian.Uint64(content[16:]),
+		freelist:  binary.NativeEndian.Uint64(content[32:]),
 		pages:     binary.NativeEndian.Uint64(content[40:]),
 		txid:      binary.NativeEndian.Uint64(content[48:]),
 	}
@@ -181,11 +190,8 @@ func (w *pageWalk) tree(id uint64, depth int, within bounds) error {
 	case flags == boltBranchFlag && count == 0:
 		return w.broken(id, "is a branch without a child")
 	}
-	for other := id; other <= id+overflow; other++ {
-		if w.seen[other/64]&(1<<(other%64)) != 0 {
-			return w.broken(other, "is used twice")
-		}
-		w.seen[other/64] |= 1 << (other % 64)
+	if err := w.take(id, id+overflow); err != nil {
+		return err
 	}
 	span := int64(overflow+1) * w.pageBytes
 	table := boltHeaderBytes + int64(count)*boltElementBytes
@@ -200,6 +206,61 @@ func (w *pageWalk) tree(id uint64, depth int, within bounds) error {
 	}
 	p := walkedPage{id: id, depth: depth, leaf: flags == boltLeafFlag, span: span, content: page, table: table}
 	return w.elements(&p, within)
+}
+
+// take marks pages as used.
+func (w *pageWalk) take(first, last uint64) error {
+	for id := first; id <= last; id++ {
+		if w.seen[id/64]&(1<<(id%64)) != 0 {
+			return w.broken(id, "is used twice")
+		}
+		w.seen[id/64] |= 1 << (id % 64)
+	}
+	return nil
+}
+
+// free checks the page that lists the free ones, once the tree has been walked.
+func (w *pageWalk) free(id uint64) error {
+	if id < 2 || id >= w.pages {
+		return w.broken(id, "is not within the file")
+	}
+	head := w.buffer(0)
+	if err := w.read(id, head, 0); err != nil {
+		return err
+	}
+	count, at := uint64(binary.NativeEndian.Uint16(head[10:])), int64(boltHeaderBytes)
+	overflow := uint64(binary.NativeEndian.Uint32(head[12:]))
+	switch {
+	case binary.NativeEndian.Uint64(head) != id:
+		return w.broken(id, "says that it is another")
+	case binary.NativeEndian.Uint16(head[8:]) != boltFreelistFlag:
+		return w.broken(id, "does not list free pages")
+	case overflow >= w.pages-id:
+		return w.broken(id, "reaches beyond the file")
+	}
+	if count == boltCountMax {
+		count, at = binary.NativeEndian.Uint64(head[boltHeaderBytes:]), at+8
+	}
+	if span := uint64(overflow+1) * uint64(w.pageBytes); count > (span-uint64(at))/8 {
+		return w.broken(id, "has a table longer than itself")
+	}
+	if err := w.take(id, id+overflow); err != nil {
+		return err
+	}
+	list := make([]byte, 8*count)
+	if err := w.read(id, list, at); err != nil {
+		return err
+	}
+	for ; len(list) > 0; list = list[8:] {
+		page := binary.NativeEndian.Uint64(list)
+		if page < 2 || page >= w.pages {
+			return w.broken(id, "lists a page that is not within the file")
+		}
+		if err := w.take(page, page); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // walkedPage is a page that the walk is at.

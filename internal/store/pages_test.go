@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"hash/fnv"
 	"os"
 	"path/filepath"
@@ -58,6 +59,73 @@ func TestPagesThatBboltWroteAreFine(t *testing.T) {
 	}
 	if err := checkTree(bytes.NewReader(content), int64(len(content)-1)); err == nil {
 		t.Error("a file that is a byte too short is accepted")
+	}
+}
+
+// freelistFile is the content of a database with a page that lists free ones, and where
+// that page is.
+func freelistFile(t *testing.T) (content []byte, freelist int) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "freelist")
+	db, err := bolt.Open(path, 0o600, &bolt.Options{PageSize: boltPageBytesMin})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 40 {
+		if err := db.Update(func(tx *bolt.Tx) error {
+			bucket, err := tx.CreateBucketIfNotExists(metaBucket)
+			if err != nil {
+				return err
+			}
+			key := sequenceKey(uint64(i))
+			return bucket.Put(key[:], make([]byte, 300))
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if content, err = os.ReadFile(path); err != nil {
+		t.Fatal(err)
+	}
+	meta, err := readMeta(bytes.NewReader(content), int64(len(content)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content, int(meta.freelist) * boltPageBytesMin
+}
+
+// A list of free pages that has one in it which is in use would have it overwritten, long
+// after the file was opened.
+func TestFreePagesAreFree(t *testing.T) {
+	content, freelist := freelistFile(t)
+	if err := checkTree(bytes.NewReader(content), int64(len(content))); err != nil {
+		t.Fatal(err)
+	}
+	count := int(binary.NativeEndian.Uint16(content[freelist+10:]))
+	if count < 2 {
+		t.Fatalf("%d free pages; the test needs more", count)
+	}
+	first := freelist + boltHeaderBytes
+	meta, err := readMeta(bytes.NewReader(content), int64(len(content)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, damage := range map[string]func(content []byte){
+		"a page of the tree":    func(c []byte) { binary.NativeEndian.PutUint64(c[first:], meta.root) },
+		"the list itself":       func(c []byte) { binary.NativeEndian.PutUint64(c[first:], meta.freelist) },
+		"a meta page":           func(c []byte) { binary.NativeEndian.PutUint64(c[first:], 1) },
+		"a page beyond the end": func(c []byte) { binary.NativeEndian.PutUint64(c[first+8*(count-1):], meta.pages) },
+		"one page twice":        func(c []byte) { copy(c[first+8:first+16], c[first:first+8]) },
+		"more than there are":   func(c []byte) { binary.NativeEndian.PutUint16(c[freelist+10:], 0xfffe) },
+		"a page of zeros":       func(c []byte) { clear(c[freelist : freelist+boltPageBytesMin]) },
+	} {
+		damaged := bytes.Clone(content)
+		damage(damaged)
+		if err := checkTree(bytes.NewReader(damaged), int64(len(damaged))); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
