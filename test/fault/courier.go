@@ -9,9 +9,11 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/atmostonce/coordinator/internal/rpc"
 	"github.com/atmostonce/coordinator/test/history"
 )
 
@@ -24,7 +26,8 @@ type courier struct {
 	// again are the connections on which copies are sent: to any node.
 	again []*grpc.ClientConn
 
-	unkind atomic.Pointer[unkindness]
+	unkind  atomic.Pointer[unkindness]
+	leaders []atomic.Pointer[string] // client addresses, by shard
 
 	ctx     context.Context // of copies
 	cancel  context.CancelFunc
@@ -65,7 +68,7 @@ func newCourier(log *history.Recorder, shards int, seen *seen, again []*grpc.Cli
 	c := &courier{
 		log: log, shards: shards, seen: seen, again: again,
 		ctx: ctx, cancel: cancel, hurry: make(chan struct{}),
-		tokens: make(map[string]owner),
+		tokens: make(map[string]owner), leaders: make([]atomic.Pointer[string], shards),
 	}
 	c.unkind.Store(usual())
 	return c
@@ -107,13 +110,32 @@ func (c *courier) intercept(ctx context.Context, method string, request, reply a
 	if rand.IntN(1000) < u.again {
 		c.later(method, request, reply, time.Duration(rand.Int64N(int64(u.laterMax))))
 	}
+	var header metadata.MD
 	sent := c.log.Now()
-	err := invoke(ctx, method, request, reply, cc, options...)
+	err := invoke(ctx, method, request, reply, cc, append(options, grpc.Header(&header))...)
 	c.record(request, reply, sent, err)
+	c.learn(request, header)
 	if err == nil && rand.IntN(1000) < u.lost {
 		return status.Error(codes.Unavailable, "the answer was lost on the way")
 	}
 	return err
+}
+
+// learn notes who leads the shard of a call, as its answer says.
+func (c *courier) learn(request any, header metadata.MD) {
+	asked, ok := request.(identified)
+	if told := header.Get(rpc.LeaderKey); ok && len(told) > 0 {
+		c.leaders[shardOf(asked.GetIdentity(), c.shards)].Store(&told[0])
+	}
+}
+
+// leader returns the client address of who was last said to lead the shard; "" if nobody
+// was.
+func (c *courier) leader(shard int) string {
+	if address := c.leaders[shard].Load(); address != nil {
+		return *address
+	}
+	return ""
 }
 
 // record writes a delivery down.
