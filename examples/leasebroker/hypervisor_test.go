@@ -24,8 +24,10 @@ type scripted struct {
 func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
 	s.mu.Lock()
-	word := s.script[0]
-	s.script = s.script[1:]
+	word := "500"
+	if len(s.script) > 0 {
+		word, s.script = s.script[0], s.script[1:]
+	}
 	s.tokens[r.Header.Get("Client-Token")]++
 	s.mu.Unlock()
 	switch word {
@@ -77,7 +79,11 @@ func TestHypervisorCall(t *testing.T) {
 			server.Config.ErrorLog = log.New(io.Discard, "", 0)
 			server.Start()
 			defer server.Close()
-			h := newHypervisor(server.URL, 500*time.Millisecond)
+			within := 10 * time.Second
+			if strings.Contains(script, "hang") {
+				within = time.Second
+			}
+			h := newHypervisor(server.URL, within)
 			defer h.close()
 			_, err := h.create(t.Context(), "the-token", "w", "small")
 			if got := kind(err); got != want {

@@ -45,7 +45,7 @@ const (
 	requestsMost = 256              // at a time; more are told to come back
 	bodyMost     = 16 << 10         // bytes of a request
 	settleMost   = 15 * time.Second // the longest that a caller waits for its answer to be recorded
-	admitMost    = 5 * time.Second  // the longest that the coordinator is asked before the answer is no
+	admitMost    = 3 * time.Second  // the longest that the coordinator is asked before the answer is no
 	stopMost     = 30 * time.Second // for what is being carried out when the process is told to stop
 	capacityMost = 1000
 )
@@ -143,7 +143,7 @@ func run(ctx context.Context, arguments []string, out io.Writer) error {
 		return err
 	}
 	defer pool.close()
-	coordinator, err := client.Dial(s.coordinators, client.WithCallTimeout(admitMost), client.WithLogger(log))
+	coordinator, err := client.Dial(s.coordinators, client.WithLogger(log))
 	if err != nil {
 		return err
 	}
@@ -161,7 +161,8 @@ func run(ctx context.Context, arguments []string, out io.Writer) error {
 		// reopens, because every step may safely be taken again; README.md says why. The TTL is
 		// short, and work that goes on renews it: operationMost bounds for how long.
 		httpadmit.WithOnLapse(client.Reopen), httpadmit.WithPendingTTL(s.pendingTTL), httpadmit.WithKeepAlive(),
-		httpadmit.WithBodyLimit(bodyMost), httpadmit.WithSettleWait(settleMost), httpadmit.WithLogger(log),
+		httpadmit.WithBodyLimit(bodyMost), httpadmit.WithReserveTimeout(admitMost), httpadmit.WithSettleWait(settleMost),
+		httpadmit.WithLogger(log),
 	)
 	server := &http.Server{
 		Handler:           atMost(requestsMost, authenticated(s.accounts, b.routes(guard))),

@@ -50,12 +50,13 @@ func (b *broker) sweep(ctx context.Context) error {
 		return err
 	}
 	var failed []error
+	var strangers []string
 	left := make(map[string]bool) // workers that still have a machine
 	for _, m := range machines {
 		w, err := b.pool.get(m.Name)
 		switch {
 		case errors.Is(err, errNoWorker):
-			b.log.WarnContext(ctx, "the hypervisor has a machine that no worker ever had", "machine", m.ID, "name", m.Name)
+			strangers = append(strangers, m.ID)
 			continue
 		case err != nil:
 			return err
@@ -68,6 +69,9 @@ func (b *broker) sweep(ctx context.Context) error {
 			left[w.ID] = true
 			failed = append(failed, err)
 		}
+	}
+	if len(strangers) > 0 {
+		b.log.WarnContext(ctx, "the hypervisor has machines that no worker ever had", "machines", len(strangers), "first", strangers[0])
 	}
 	for _, w := range due {
 		if left[w.ID] {

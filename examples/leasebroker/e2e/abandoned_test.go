@@ -3,13 +3,14 @@ package e2e
 import (
 	"context"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 )
 
 // abandon sends a request once, kills the broker while the hypervisor holds the call, and
-// does not come back for it.
-func (s *stack) abandon(c call, effect, point string, goOn bool) {
+// does not come back for it. It returns the workers that there were then, but one.
+func (s *stack) abandon(c call, effect, point string, goOn bool, but string) []string {
 	s.t.Helper()
 	s.fault(effect, point, "hold", 1, 0)
 	ctx, cut := context.WithCancel(s.t.Context())
@@ -19,6 +20,7 @@ func (s *stack) abandon(c call, effect, point string, goOn bool) {
 		_, _ = s.try(ctx, c) // nobody hears the answer
 	}()
 	s.eventually("the call is held", func() bool { held, _ := s.faults(); return held == 1 })
+	others := slices.DeleteFunc(s.leased(), func(id string) bool { return id == but })
 	s.must(s.broker.Kill())
 	cut()
 	<-first
@@ -26,6 +28,7 @@ func (s *stack) abandon(c call, effect, point string, goOn bool) {
 		s.noFaults()
 	}
 	s.startBroker()
+	return others
 }
 
 // What nobody comes back for is taken back, and stays so.
@@ -52,13 +55,11 @@ func TestSweep(t *testing.T) {
 	}
 
 	// A machine that was made for somebody who did not come back.
-	s.abandon(lease("made", 3600), "create", "after", true)
-	var made string
-	for _, id := range s.leased() {
-		if id != keeps {
-			made = id
-		}
+	others := s.abandon(lease("made", 3600), "create", "after", true, keeps)
+	if len(others) != 1 {
+		t.Fatalf("the workers are %v, and %s", others, keeps)
 	}
+	made := others[0]
 	ends("what was made is taken back", made)
 	if m := s.only(made); m.State != "terminated" {
 		t.Errorf("the machine that nobody came back for is %s", m.State)
@@ -72,13 +73,11 @@ func TestSweep(t *testing.T) {
 	}
 
 	// A machine that is made after its worker has been taken back.
-	s.abandon(lease("late", 3600), "create", "before", false)
-	var unmade string
-	for _, id := range s.leased() {
-		if id != keeps {
-			unmade = id
-		}
+	others = s.abandon(lease("late", 3600), "create", "before", false, keeps)
+	if len(others) != 1 {
+		t.Fatalf("the workers are %v, and %s", others, keeps)
 	}
+	unmade := others[0]
 	ends("what was not made is taken back", unmade)
 	if found := s.of(unmade); len(found) != 0 {
 		t.Fatalf("it has machines: %+v", found)
@@ -91,7 +90,7 @@ func TestSweep(t *testing.T) {
 
 	// A deletion that was begun, and is finished without its caller.
 	doomed := s.send(lease("doomed", 3600)).ID
-	s.abandon(remove(doomed, "doomed"), "terminate", "before", false)
+	s.abandon(remove(doomed, "doomed"), "terminate", "before", false, keeps)
 	ends("the deletion is finished", doomed)
 	if m := s.only(doomed); m.State != "terminated" {
 		t.Errorf("the machine of a worker that was to be deleted is %s", m.State)

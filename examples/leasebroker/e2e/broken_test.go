@@ -60,9 +60,8 @@ func TestRefusals(t *testing.T) {
 	s := start(t, "--capacity", "2", "--pending-ttl", "1h")
 	once := func(c call, status int, code string) {
 		t.Helper()
-		got, err := s.try(t.Context(), c)
-		if err != nil || got.status != status || got.Code != code {
-			t.Fatalf("%s %s: %d %s %v, want %d %s", c.method, c.path, got.status, got.body, err, status, code)
+		if got := s.admitted(c); got.status != status || got.Code != code {
+			t.Fatalf("%s %s: %d %s, want %d %s", c.method, c.path, got.status, got.body, status, code)
 		}
 	}
 	s.fault("create", "before", "refuse", 1, 0)
@@ -91,16 +90,16 @@ func TestRefusals(t *testing.T) {
 	for i := range 6 {
 		all.Go(func() {
 			key := fmt.Sprint("contender-", i)
-			got, err := s.try(t.Context(), lease(key, 60))
+			got := s.admitted(lease(key, 60))
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
-			case err == nil && got.status == http.StatusCreated:
+			case got.status == http.StatusCreated:
 				made = append(made, got.ID)
-			case err == nil && got.Code == "POOL_FULL":
+			case got.Code == "POOL_FULL":
 				full = append(full, key)
 			default:
-				t.Errorf("%s: %d %s %v", key, got.status, got.body, err)
+				t.Errorf("%s: %d %s", key, got.status, got.body)
 			}
 		})
 	}
@@ -122,12 +121,7 @@ func TestRefusedAfterSilence(t *testing.T) {
 	s.fault("create", "before", "cut", 1, 0)
 	s.fault("create", "before", "refuse", 2, 0)
 	for attempt := range 2 { // the second one knows that the first ended in silence
-		var got answered
-		s.eventually("the attempt runs", func() bool {
-			var err error
-			got, err = s.try(t.Context(), lease("k", 60))
-			return err == nil && got.Code != "IDEMPOTENCY_IN_FLIGHT"
-		})
+		got := s.admitted(lease("k", 60))
 		if got.Code != "OUTCOME_UNKNOWN" {
 			t.Fatalf("attempt %d: %d %s", attempt+1, got.status, got.body)
 		}

@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -32,6 +33,12 @@ func run(m *testing.M) int {
 		hypervisor, err = process.BuildProgram(dir, "examples/leasebroker/hypervisor")
 	}
 	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	// These tests wait for processes most of the time.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "4"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	patience  = time.Minute           // the longest that a test waits for what must come
+	patience  = 2 * time.Minute       // the longest that a test waits for what must come
 	pollEvery = 20 * time.Millisecond // between two looks, and between two tries of a caller
 )
 
@@ -173,6 +173,19 @@ func (s *stack) send(c call) answered {
 	s.t.Helper()
 	got, err := s.persist(c)
 	s.must(err)
+	return got
+}
+
+// admitted sends a request until the coordinator has let it through, and returns what came
+// of it then, be it final or not.
+func (s *stack) admitted(c call) answered {
+	s.t.Helper()
+	var got answered
+	s.eventually(c.method+" "+c.path+" is let through", func() bool {
+		var err error
+		got, err = s.try(s.t.Context(), c)
+		return err == nil && got.Code != "IDEMPOTENCY_IN_FLIGHT" && got.Code != "IDEMPOTENCY_UNAVAILABLE"
+	})
 	return got
 }
 
