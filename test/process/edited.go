@@ -24,6 +24,33 @@ type Edit struct {
 // BuildEdited builds cmd/coordinator with some edits into a directory, and returns the
 // program. An edit that does not apply is an error.
 func BuildEdited(dir, name string, edits ...Edit) (string, error) {
+	arguments := []string{"build"}
+	if raceDetector {
+		arguments = append(arguments, "-race")
+	}
+	return goEdited(dir, name, edits, module+"cmd/coordinator", arguments...)
+}
+
+// BuildEditedTest builds the tests of a package of the module, such as "test/simulation",
+// with some edits into a directory, and returns the program. They run without the race
+// detector. An edit that does not apply is an error.
+func BuildEditedTest(dir, name, tests string, edits ...Edit) (string, error) {
+	return goEdited(dir, name, edits, module+tests, "test", "-c")
+}
+
+// goEdited builds a package of edited sources.
+func goEdited(dir, name string, edits []Edit, what string, arguments ...string) (string, error) {
+	overlay, err := overlayOf(filepath.Join(dir, name+"-edited"), edits)
+	if err != nil {
+		return "", err
+	}
+	program := filepath.Join(dir, name)
+	_, err = goCommand(append(arguments, "-overlay", overlay, "-o", program, what)...)
+	return program, err
+}
+
+// overlayOf writes edited copies and the file that tells the go command of them.
+func overlayOf(sources string, edits []Edit) (string, error) {
 	root, err := goCommand("list", "-m", "-f", "{{.Dir}}")
 	if err != nil {
 		return "", err
@@ -32,7 +59,6 @@ func BuildEdited(dir, name string, edits ...Edit) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	sources := filepath.Join(dir, name+"-edited")
 	if err := os.MkdirAll(sources, 0o700); err != nil {
 		return "", err
 	}
@@ -61,16 +87,7 @@ func BuildEdited(dir, name string, edits ...Edit) (string, error) {
 		return "", err
 	}
 	file := filepath.Join(sources, "overlay.json")
-	if err := os.WriteFile(file, overlay, 0o600); err != nil {
-		return "", err
-	}
-	program := filepath.Join(dir, name)
-	arguments := []string{"build", "-overlay", file, "-o", program}
-	if raceDetector {
-		arguments = append(arguments, "-race")
-	}
-	_, err = goCommand(append(arguments, module+"cmd/coordinator")...)
-	return program, err
+	return file, os.WriteFile(file, overlay, 0o600)
 }
 
 // apply returns the edited content of a file.
