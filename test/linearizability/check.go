@@ -19,7 +19,8 @@ const (
 	Undecided history.Rule = "undecided"
 	// ForeignAnswer: an answer held what belongs to another identity, or to an owner.
 	ForeignAnswer history.Rule = "foreign answer"
-	// Late: a reservation was over later than lateness allows.
+	// Late: a reservation was over later than lateness allows, or promised for longer than
+	// it was asked for.
 	Late history.Rule = "late"
 )
 

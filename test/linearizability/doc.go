@@ -17,20 +17,30 @@
 // # Why the search ends
 //
 // Porcupine tries calls that overlap in every order, which is exponential in how many there are.
-// Four things keep that small, none of which allows more than the contract:
+// These keep that small, and none allows what the contract does not:
 //
 //   - Of answers that say the same, only those are put in order that say something new: a
 //     hundred callers who were told to wait for one holder are two.
 //   - A call without an answer takes part only where it changes something. After the last
 //     answer comes an end, and behind it stands whatever never happened.
 //   - An attempt of which nothing is known but that it was sent is like any other such one:
-//     they are tried in the order of their times, not in every order. (Of those that are
-//     known only for having been told to wait, 4 an identity are told apart; from
-//     there on one of them may be taken for its own predecessor.)
-//   - A number that is known to be granted to one attempt is not tried with others.
+//     they are tried in the order of their times, not in every order.
+//   - A number that is known to be granted to one attempt is not tried with others, nor is
+//     anything put between a grant and the one that names it as the one before.
+//   - No step moves time past an answer that is still to be explained.
+//   - Of what the record may be at one place, only that is kept that nothing else covers.
+//
+// These allow a little more than the contract, where telling it apart costs too much: of
+// attempts that are known only for having been told to wait, 4 an identity are told apart, and
+// one beyond them may be taken for its own predecessor; of attempts without an answer 2
+// kinds of windows, more of them are all taken for the shortest.
+//
+// And one thing allows a little less: an Extend of which it is not known how often it was
+// delivered made a lapsed attempt the holder again at most 4 times.
 //
 // The search of one identity is bounded in steps and time. One that was given up is
-// reported as [Undecided].
+// reported as [Undecided]. It is rare where recorders say how often each call was delivered
+// and what was asked for; where they say neither, and windows end, nearly anything may be so.
 //
 // # Invariants
 //

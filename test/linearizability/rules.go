@@ -115,6 +115,12 @@ func (i *identity) deadlines(options *Options) []history.Violation {
 	report := func(rule history.Rule, format string, arguments ...any) {
 		found = append(found, history.Violation{Rule: rule, Text: i.name + ": " + fmt.Sprintf(format, arguments...)})
 	}
+	for _, e := range i.events {
+		// Whatever it waited is part of the time until it was answered.
+		if e.Kind == history.Granted && !e.Unknown && e.Tries > 0 && !e.Repeated && e.TTL > 0 && e.Deadline > plus(e.Answered, most(e.TTL)) {
+			report(Late, "promised longer than it was asked for: %v", e)
+		}
+	}
 	all := i.reservations()
 	if len(all) == 0 {
 		return found
