@@ -86,7 +86,7 @@ func TestSome(t *testing.T) {
 	}
 	s := newSuite(t, built(t), newSeed(t), callers{raw: 32, public: 8}, newSummary())
 	table := faults()
-	for _, i := range s.random.Perm(len(table))[:4] {
+	for _, i := range s.random.Perm(len(table))[:3] {
 		if table[i].edited {
 			continue
 		}
@@ -95,7 +95,7 @@ func TestSome(t *testing.T) {
 	all := attacks()
 	a := all[s.random.IntN(len(all))]
 	s.run("attack: "+a.kind, hostile(a))
-	s.run("mixture", mixture(8*time.Second))
+	s.run("mixture", mixture(6*time.Second))
 	s.finish(t)
 }
 
