@@ -20,13 +20,15 @@ import (
 // node is in that node's own answers to everybody.
 type forger struct {
 	cluster string
+	life    peer.Life // of the process that it says it is
 	targets map[string]raft.ServerID // by node
 	ports   map[string]string
 }
 
 // newForger reads who the nodes are.
 func newForger(c *process.Cluster) (*forger, error) {
-	f := &forger{targets: make(map[string]raft.ServerID), ports: make(map[string]string)}
+	// Newer than whoever said to be a stranger before.
+	f := &forger{life: peer.NewLife(uint64(time.Now().UnixNano())), targets: make(map[string]raft.ServerID), ports: make(map[string]string)}
 	for _, n := range c.Nodes {
 		text, err := os.ReadFile(filepath.Join(n.Dir, "node.json"))
 		if err != nil {
@@ -58,7 +60,7 @@ func (f *forger) open(ctx context.Context, node string, shard int, as raft.Serve
 	if err != nil {
 		return nil, err
 	}
-	header := peer.Header{Kind: peer.KindRaft, Shard: shard, Cluster: f.cluster, Target: f.targets[node], Sender: as, Life: peer.NewLife(uint64(time.Now().UnixNano()))}
+	header := peer.Header{Kind: peer.KindRaft, Shard: shard, Cluster: f.cluster, Target: f.targets[node], Sender: as, Life: f.life}
 	encoded, err := header.Encode()
 	if err == nil {
 		_, err = conn.Write(encoded)

@@ -298,7 +298,7 @@ func strangeHeaders(ctx context.Context, f *forger, n *process.Node) error {
 		if name == n.Name {
 			continue
 		}
-		meant := forger{cluster: f.cluster, targets: map[string]raft.ServerID{n.Name: target}, ports: f.ports}
+		meant := forger{cluster: f.cluster, life: f.life, targets: map[string]raft.ServerID{n.Name: target}, ports: f.ports}
 		if conn, err := meant.open(ctx, n.Name, 0, stranger()); err == nil {
 			_ = conn.Close()
 			return fmt.Errorf("it took a connection that is meant for %s", name)
@@ -338,17 +338,28 @@ func garbledMessages(ctx context.Context, f *forger, n *process.Node) error {
 		append(append([]byte{0x81, 0xa4}, "Addr"...), claims(0xc6)...),
 		append(append([]byte{0x81, 0xa4}, "Data"...), claims(0xdb)...),
 	}
+	failures := make(chan error, 6)
 	for kind := range byte(6) {
-		for _, payload := range payloads {
-			conn, err := f.open(ctx, n.Name, int(kind)%3, stranger())
-			if err != nil {
-				return err
-			}
-			_ = conn.SetDeadline(time.Now().Add(time.Second))
-			_, _ = conn.Write(append([]byte{kind}, payload...))
-			_, _ = io.Copy(io.Discard, io.LimitReader(conn, 1<<10))
-			_ = conn.Close()
+		go func() { failures <- garble(ctx, f, n, kind, payloads) }()
+	}
+	var failed []error
+	for range 6 {
+		failed = append(failed, <-failures)
+	}
+	return errors.Join(failed...)
+}
+
+// garble sends payloads, each on a connection of its own, as messages of a kind.
+func garble(ctx context.Context, f *forger, n *process.Node, kind byte, payloads [][]byte) error {
+	for _, payload := range payloads {
+		conn, err := f.open(ctx, n.Name, int(kind)%shardsOfSuite, stranger())
+		if err != nil {
+			return err
 		}
+		_ = conn.SetDeadline(time.Now().Add(300 * time.Millisecond)) // some wait for more
+		_, _ = conn.Write(append([]byte{kind}, payload...))
+		_, _ = io.Copy(io.Discard, io.LimitReader(conn, 1<<10))
+		_ = conn.Close()
 	}
 	return nil
 }
