@@ -20,7 +20,7 @@ import (
 // node is in that node's own answers to everybody.
 type forger struct {
 	cluster string
-	life    peer.Life // of the process that it says it is
+	life    peer.Life                // of the process that it says it is
 	targets map[string]raft.ServerID // by node
 	ports   map[string]string
 }
