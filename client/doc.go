@@ -76,6 +76,11 @@
 // seconds. There is one connection to each node. The addresses that nodes tell are dialed
 // with the credentials of the endpoints; [WithEndpointsOnly] dials none of them.
 //
+// While 16 or more calls are under way to one node they share a stream instead of having
+// one each, which costs both ends less; see [WithSessions]. Calls that ask to be held back
+// and those of more than 64 KiB do not. Where the stream breaks, what was under way is tried
+// again like any call whose connection broke.
+//
 // # Goroutines
 //
 // A reservation has a timer and no goroutine. [Reservation.KeepAlive] has one, until it is

@@ -22,7 +22,8 @@
 //  8. Every answer to a call about one record carries the metadata headers
 //     coordinator-shards, coordinator-shard and, where the leader is known,
 //     coordinator-leader; errors included, once the identity was decoded.
-//  9. A client that does not read costs no more than [Settings].UnsentBytesMax of
+//  9. A call of a session is carried out and answered as one that is made by itself.
+//  10. A client that does not read costs no more than [Settings].UnsentBytesMax of
 //     answers. What is refused for that has not been carried out.
 //
 // # Who may do what
@@ -45,5 +46,7 @@
 //
 // A forwarded call has one beside it, which ends with the call: it abandons the call
 // once another node leads. ListShards asks several leaders at once and returns after
-// the last has answered. There are no others.
+// the last has answered. A session has one that sends and one for each call that is under
+// way, all of which end before its handler returns, and one that receives, which ends
+// with the stream. There are no others.
 package rpc

@@ -8,7 +8,7 @@ import (
 	"github.com/atmostonce/coordinator/internal/reason"
 )
 
-// Invariant 9: the bound of the node, the half that one connection may have, and what is
+// Invariant 10: the bound of the node, the half that one connection may have, and what is
 // given back.
 func TestRoomForAnswers(t *testing.T) {
 	const mib = 1 << 20
