@@ -164,11 +164,15 @@ func TestEveryStatusBodyAndWayOfWriting(t *testing.T) {
 	table := newTable(t)
 	for b, behaviour := range behaviours {
 		t.Run(behaviour.name, func(t *testing.T) {
-			t.Parallel()
+			// Many at a time: the coordinator records them together.
+			var rows sync.WaitGroup
+			defer rows.Wait()
 			for _, row := range statuses {
-				for body := range bodies {
-					table.row(t, http.MethodPost, b, row.status, body, row.stored)
-				}
+				rows.Go(func() {
+					for body := range bodies {
+						table.row(t, http.MethodPost, b, row.status, body, row.stored)
+					}
+				})
 			}
 		})
 	}
@@ -179,11 +183,14 @@ func TestEveryWayOfWritingForHEAD(t *testing.T) {
 	table := newTable(t)
 	for b, behaviour := range behaviours {
 		t.Run(behaviour.name, func(t *testing.T) {
-			t.Parallel()
+			var rows sync.WaitGroup
+			defer rows.Wait()
 			for _, status := range []int{200, 204, 304, 404} {
-				for body := range bodies {
-					table.row(t, http.MethodHead, b, status, body, true)
-				}
+				rows.Go(func() {
+					for body := range bodies {
+						table.row(t, http.MethodHead, b, status, body, true)
+					}
+				})
 			}
 		})
 	}
@@ -230,18 +237,29 @@ func (all *table) row(t *testing.T, method string, behaviour, status, body int, 
 		r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
 			Got1xxResponse: func(status int, _ textproto.MIMEHeader) error { early = append(early, status); return nil },
 		}))
-		return send(t, r), early
+		a, err := try(r)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		return a, early
 	}
 	want, wantEarly := ask(all.plain, "no", "first")
+	if want.header == nil {
+		return
+	}
 	first, early := ask(all.guarded, "yes", "first")
 	same(t, name+": the first answer", first, want)
 	if !slices.Equal(early, wantEarly) {
 		t.Errorf("%s: informational answers %v, want %v", name, early, wantEarly)
 	}
 	again, early := ask(all.guarded, "yes", "second")
-	n, _ := all.runs.Load(path + "yes")
-	if ran := n.(*atomic.Int64).Load(); ran != 1 && stored || ran != 2 && !stored {
-		t.Fatalf("%s: the handler ran %d times", name, ran)
+	n, ran := all.runs.Load(path + "yes")
+	if ran {
+		ran = n.(*atomic.Int64).Load() == map[bool]int64{true: 1, false: 2}[stored]
+	}
+	if !ran {
+		t.Errorf("%s: the handler did not run as often as it should", name)
+		return
 	}
 	want.header.Set("X-Request-Id", "second")
 	if stored {
@@ -267,7 +285,8 @@ func same(t *testing.T, what string, got, want answered) {
 		return h
 	}
 	if got.status != want.status || got.body != want.body || got.cut != nil {
-		t.Fatalf("%s: %d with %d bytes (%v), want %d with %d", what, got.status, len(got.body), got.cut, want.status, len(want.body))
+		t.Errorf("%s: %d with %d bytes (%v), want %d with %d", what, got.status, len(got.body), got.cut, want.status, len(want.body))
+		return
 	}
 	if g, w := clean(got.header), clean(want.header); !maps.EqualFunc(g, w, slices.Equal) {
 		t.Errorf("%s: header %v, want %v", what, g, w)

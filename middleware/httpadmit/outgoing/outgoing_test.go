@@ -169,6 +169,28 @@ func TestKeys(t *testing.T) {
 	}
 }
 
+// A key that cannot be sent fails the request before anything is sent. An empty one is a
+// mistake, and not a wish for a random one: a retry would get through with another.
+func TestKeyThatCannotBeSent(t *testing.T) {
+	s := serve(t, status(200))
+	for _, key := range []string{"", strings.Repeat("k", 256), "käse", "a\n", "\xff"} {
+		r, err := http.NewRequestWithContext(outgoing.ContextWithKey(t.Context(), key), "POST", s.URL, strings.NewReader("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := caller(t).Do(r)
+		if err == nil {
+			answer.Body.Close()
+			t.Errorf("%q was sent", key)
+		} else if !strings.Contains(err.Error(), "nothing was sent") || key != "" && strings.Contains(err.Error(), key) {
+			t.Errorf("%q: %v", key, err)
+		}
+	}
+	if len(s.keys) != 0 {
+		t.Errorf("sent %q", s.keys)
+	}
+}
+
 // Retries that are made outside keep the key of their context.
 func TestRetriesOutside(t *testing.T) {
 	s := serve(t, status(500), status(500), status(200))
