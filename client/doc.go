@@ -86,7 +86,8 @@
 // A reservation has a timer and no goroutine. [Reservation.KeepAlive] has one, until it is
 // stopped or the ownership ends; giving back a reservation that nobody heard of has one, for
 // as long as [WithSettleTimeout] says: 64 call at a time, and 4,096 are there at most. Those
-// beyond that are left to lapse, and the logger is told. [Client.Close] ends them all and waits.
+// beyond that are left to lapse, and the logger is told. A stream that calls share has two,
+// until it is no longer worth it. [Client.Close] ends them all and waits.
 //
 // # Invariants
 //
