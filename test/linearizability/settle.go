@@ -80,8 +80,8 @@ func (m *model) purge(s state, o *operation) (state, bool) {
 	}
 	if e.Fence == 0 {
 		s.saw(e.Revision)
-	} else if !s.sees(e.Fence) {
-		return s, false
+	} else {
+		s.sees(e.Fence)
 	}
 	if !e.Force && (s.phase == pending || s.phase == inDoubt) {
 		return s, o.refused("NOT_PURGEABLE")
