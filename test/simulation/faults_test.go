@@ -1,10 +1,14 @@
 package simulation
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 
+	"github.com/atmostonce/coordinator/internal/actor"
+	"github.com/atmostonce/coordinator/internal/admission"
 	"github.com/atmostonce/coordinator/test/cluster"
 )
 
@@ -140,10 +144,57 @@ func (w *world) do(s step) (took bool) {
 		w.cut(roles, s.Links)
 		time.Sleep(4 * s.Most)
 		w.kill(a)
+	case farBehind:
+		took = w.kill(a)
+		w.flood(s)
+		w.away[a] = w.now() + snapshotWithin
 	default:
 		panic(fmt.Sprintf("nobody knows how to do %q", s.Kind))
 	}
 	return s.Kind != repair
+}
+
+// What it takes for a node to be sent a snapshot: more entries than the log keeps, and
+// ample time for the others to take one and cut their logs.
+const (
+	floodEntries   = 10_240 + 1_000
+	snapshotWithin = 5 * time.Minute
+)
+
+// flood makes the log of a shard longer by more than it keeps, past all checks: its one
+// record is of no interest to anybody.
+func (w *world) flood(s step) {
+	leader := w.c.AwaitLeader(s.Shard)
+	r := w.c.Replica(leader, s.Shard)
+	id := admission.Identity{Namespace: "flood", Principal: "p", Operation: operation}
+	for i := 0; i == 0 || id.Shard(w.shards) != s.Shard; i++ {
+		id.Key = fmt.Sprintf("%d-%d", s.Pick, i)
+	}
+	var attempt admission.AttemptID
+	binary.BigEndian.PutUint64(attempt[:], s.Pick)
+	reply, err := r.Submit(w.ctx, actor.Request{
+		Command:  admission.Reserve{Identity: id, Attempt: attempt, PendingTTL: 24 * time.Hour, Retention: time.Hour},
+		Received: time.Now(), WantedFor: time.Minute,
+	})
+	_, _, last := r.Group().Indexes()
+	until := last + floodEntries
+	var pouring sync.WaitGroup
+	for range 16 {
+		pouring.Go(func() {
+			for err == nil && r.Leads() {
+				_, failed := r.Submit(w.ctx, actor.Request{
+					Command:  admission.Extend{Identity: id, Token: reply.Answer.Token, PendingTTL: 24 * time.Hour, Span: 7 * 24 * time.Hour},
+					Received: time.Now(),
+				})
+				if _, _, last := r.Group().Indexes(); failed != nil || last >= until {
+					return
+				}
+			}
+		})
+	}
+	pouring.Wait()
+	_, _, last = r.Group().Indexes()
+	w.trace("%v: the log of shard %d at %s ends at %d, of %d: %v", w.now(), s.Shard, leader, last, until, err)
 }
 
 // ways returns a set of the six ways between the nodes.
@@ -192,7 +243,8 @@ func (w *world) start(name string, random *rand.Rand) {
 	if w.c.Node(name) != nil {
 		return
 	}
-	applied, kept := w.watcher.applied(), w.kept[name]
+	kept := w.kept[name]
+	own, applied := w.watcher.applied(name)
 	near := kept != nil
 	for number := range kept {
 		near = near && applied[number] < kept[number]+rewindMost
@@ -204,7 +256,7 @@ func (w *world) start(name string, random *rand.Rand) {
 		w.trace("%v: the state of %s is that of entries %v, others have applied %v", w.now(), name, kept, applied)
 	case !near || random.IntN(2) == 0:
 		w.c.KeepState(name)
-		w.kept[name] = applied
+		w.kept[name] = own
 	}
 	delete(w.rewind, name)
 	w.c.StartNode(name)
@@ -217,7 +269,7 @@ func (w *world) repair(random *rand.Rand) {
 	w.calm()
 	away := random.IntN(5) == 0
 	for _, name := range w.c.Names {
-		if w.c.Node(name) != nil {
+		if w.c.Node(name) != nil || w.now() < w.away[name] {
 			continue
 		}
 		if away {

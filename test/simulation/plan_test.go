@@ -1,8 +1,10 @@
 package simulation
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 )
@@ -42,6 +44,7 @@ const (
 	parting       kind = "links cut"
 	flapping      kind = "links cut and healed in turn"
 	partingKill   kind = "links cut and a node killed"
+	farBehind     kind = "a node away for longer than the log reaches back"
 )
 
 // deck is what is drawn from without putting back, so that an hour has a bit of everything.
@@ -93,6 +96,9 @@ const (
 	roundsMost   = 6
 	longEach     = 4 // of an hour
 	pauseAtStart = 15 * time.Second
+	quietBefore  = 3 * time.Second
+
+	farBehindHour = 1 // of those of a cluster
 )
 
 // between draws a duration.
@@ -140,6 +146,14 @@ func planHour(seed uint64, number, shards int) plan {
 				p.Owners = append(p.Owners, ownerPlan{At: at + between(random, 0, 2*length), Key: key, TTL: length, Seed: random.Uint64()})
 			}
 		}
+	}
+	if number%hoursEach == farBehindHour {
+		// In a quiet stretch, since it takes a while.
+		at := pauseAtStart + stretches/2*stretch + busy
+		far := drawStep(random, farBehind, at+quietBefore, shards)
+		far.Node = 1 + random.IntN(2)
+		p.Steps = append(p.Steps, far)
+		slices.SortStableFunc(p.Steps, func(a, b step) int { return cmp.Compare(a.At, b.At) })
 	}
 	for i := range longEach {
 		p.Long = append(p.Long, longPlan{

@@ -15,6 +15,7 @@ import (
 var (
 	seedFlag  = flag.Uint64("seed", 0, "seed of the simulation; 0 draws one")
 	hoursFlag = flag.Int("hours", 0, "busy hours to simulate; 0 is the short set")
+	storyFlag = flag.Bool("story", false, "print what befalls the clusters")
 )
 
 // hoursEach is how many hours one cluster lives.

@@ -1,6 +1,8 @@
 package simulation
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,13 +28,19 @@ type watchedShard struct {
 	outages []span
 	terms   []time.Duration // when a leader of another term was there for the first time
 	term    uint64
-	applied uint64 // the last entry that any node has applied
+	applied map[string]uint64 // by node, the last entry that it has been seen to have applied
 }
 
 // span is a stretch of time.
 type span struct{ from, to time.Duration }
 
-func newWatcher(shards int) *watcher { return &watcher{shards: make([]watchedShard, shards)} }
+func newWatcher(shards int) *watcher {
+	w := &watcher{shards: make([]watchedShard, shards)}
+	for i := range w.shards {
+		w.shards[i].applied = map[string]uint64{}
+	}
+	return w
+}
 
 // watch looks until it is stopped.
 func (w *world) watch(stop <-chan struct{}) {
@@ -90,20 +98,20 @@ func (w *watcher) index(number int, c *cluster.Cluster) {
 		if r := c.Replica(name, number); r != nil {
 			at := r.Group().Store().Applied().Index
 			w.mu.Lock()
-			w.shards[number].applied = max(w.shards[number].applied, at)
+			w.shards[number].applied[name] = at
 			w.mu.Unlock()
 		}
 	}
 }
 
-// applied returns the last entry of each shard that any node has applied.
-func (w *watcher) applied() (all []uint64) {
+// applied returns the last entry of each shard that a node has applied, and that any has.
+func (w *watcher) applied(name string) (own, any []uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, s := range w.shards {
-		all = append(all, s.applied)
+		own, any = append(own, s.applied[name]), append(any, slices.Max(slices.Collect(maps.Values(s.applied))))
 	}
-	return all
+	return own, any
 }
 
 // elections returns how many leaders there have been, of all shards, each counted once

@@ -47,10 +47,12 @@ type world struct {
 	operations atomic.Int64 // of the programs
 	slowest    atomic.Int64 // how long anything may take over a link at most
 
-	kept    map[string][]uint64 // by node, the entries that were applied when its state was set aside
-	rewind  map[string]bool     // by node, whether it is to find an older state
-	rewound int
-	fences  map[int]uint64 // by shard, the highest of the hours before
+	kept      map[string][]uint64      // by node, the entries that were applied when its state was set aside
+	away      map[string]time.Duration // by node, until when it stays away
+	rewind    map[string]bool          // by node, whether it is to find an older state
+	rewound   int
+	installed map[string]uint64 // by replica, the entry of the last snapshot that it was sent
+	fences    map[int]uint64    // by shard, the highest of the hours before
 
 	mu         sync.Mutex
 	story      []string // what befell the cluster, this hour
@@ -88,7 +90,7 @@ func newWorld(t *testing.T, seed uint64, dir string) *world {
 	w := &world{
 		t: t, seed: seed, shards: one(random, 1, 1, 2, 3), began: time.Now(), log: &tail{},
 		book: newBook(), effects: newEffects(),
-		kept: map[string][]uint64{}, rewind: map[string]bool{}, fences: map[int]uint64{},
+		kept: map[string][]uint64{}, away: map[string]time.Duration{}, rewind: map[string]bool{}, fences: map[int]uint64{}, installed: map[string]uint64{},
 	}
 	w.ctx, w.end = context.WithCancel(context.Background())
 	w.watcher = newWatcher(w.shards)
@@ -124,9 +126,9 @@ func (w *world) violation(format string, arguments ...any) {
 
 // figures is what an hour came to.
 type figures struct {
-	operations, faults, elections, acts, rewound int
-	violations                                   int
-	took                                         time.Duration // real time
+	operations, faults, elections, acts, rewound, installed int
+	violations                                              int
+	took                                                    time.Duration // real time
 }
 
 func (f *figures) add(o figures) {
@@ -135,6 +137,7 @@ func (f *figures) add(o figures) {
 	f.elections += o.elections
 	f.acts += o.acts
 	f.rewound += o.rewound
+	f.installed += o.installed
 	f.violations += o.violations
 	f.took += o.took
 }
@@ -146,8 +149,8 @@ func (f *figures) counts() bool {
 
 // String shows the figures in one line.
 func (f figures) String() string {
-	return fmt.Sprintf("%d operations, %d elections, %d faults (%d states rewound), %d acts of owners, %d violations, in %.1f s",
-		f.operations, f.elections, f.faults, f.rewound, f.acts, f.violations, f.took.Seconds())
+	return fmt.Sprintf("%d operations, %d elections, %d faults (%d states rewound, %d snapshots sent), %d acts of owners, %d violations, in %.1f s",
+		f.operations, f.elections, f.faults, f.rewound, f.installed, f.acts, f.violations, f.took.Seconds())
 }
 
 // realTime reads the clock outside of the bubble.
@@ -172,6 +175,11 @@ func (w *world) hour(number int) figures {
 	stop := make(chan struct{})
 	var watching sync.WaitGroup
 	watching.Go(func() { w.watch(stop) })
+	unwatch := sync.OnceFunc(func() {
+		close(stop)
+		watching.Wait()
+	})
+	defer unwatch() // for a test that ends in the middle
 	w.call(p, began)
 	var f figures
 	for _, s := range p.Steps {
@@ -186,8 +194,8 @@ func (w *world) hour(number int) figures {
 	w.readBack(number)
 	time.Sleep(began + hourLength - w.now())
 	w.c.Agree()
-	close(stop)
-	watching.Wait()
+	f.installed = w.snapshots()
+	unwatch()
 
 	f.operations = w.book.operations() + int(w.operations.Load()) - before.operations
 	f.elections = w.watcher.elections() - before.elections
@@ -199,6 +207,20 @@ func (w *world) hour(number int) figures {
 	f.took = realTime() - real
 	w.tell(fmt.Sprintf("hour %d", number))
 	return f
+}
+
+// snapshots returns how many replicas have been sent one since the last time.
+func (w *world) snapshots() (n int) {
+	for _, name := range w.c.Names {
+		for number := range w.shards {
+			replica := fmt.Sprintf("%s/%d", name, number)
+			if at := w.c.Replica(name, number).Group().Store().InstalledAt(); at > w.installed[replica] {
+				w.installed[replica] = at
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // call starts all who call in an hour.
@@ -310,7 +332,7 @@ func (w *world) tell(when string) {
 	w.t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.violations) > 0 {
+	if len(w.violations) > 0 || w.t.Failed() {
 		log := "it could not be kept"
 		if file, err := os.CreateTemp("", "simulation-*.log"); err == nil {
 			_, failed := file.WriteString(w.log.String())
@@ -320,6 +342,9 @@ func (w *world) tell(when string) {
 		}
 		w.t.Errorf("seed %d, %s:\n%s\nwhat befell the cluster:\n%s\nthe end of the nodes' log: %s", w.seed, when,
 			strings.Join(w.violations, "\n"), strings.Join(w.story, "\n"), log)
+	}
+	if *storyFlag {
+		fmt.Println(strings.Join(w.story, "\n"))
 	}
 	w.violations, w.story = nil, nil
 }
