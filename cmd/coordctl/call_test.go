@@ -468,3 +468,25 @@ func TestRunStartsNothingUnlessAdmitted(t *testing.T) {
 		t.Error("the command was started")
 	}
 }
+
+// Not to know whether one was admitted is asked about once more: nobody else would hear of it.
+func TestRunAsksAgainWhenInDoubt(t *testing.T) {
+	leakless(t)
+	s := &stub{}
+	address := serve(t, s)
+	s.reserve = func(call int) (*coordinatorv1.ReserveResponse, error) {
+		if bytes.Equal(s.requests[call-1].GetAttemptId(), s.requests[0].GetAttemptId()) {
+			return nil, reason.Error(reason.OutcomeUnknown, "")
+		}
+		return &coordinatorv1.ReserveResponse{Outcome: &coordinatorv1.ReserveResponse_Committed{Committed: &coordinatorv1.Committed{
+			Response: &coordinatorv1.Response{Code: 4, Body: []byte("before")},
+		}}}, nil
+	}
+	code, stdout, stderr := command(t, "run", "--endpoints", address, "--timeout", "2s", "--no-wait", "--key", "k", "--", "true")
+	if code != 4 || stdout != "before" || stderr != "" {
+		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
+	}
+	if ids, calls := s.attempts(); len(ids) < 2 || calls < 2 {
+		t.Errorf("%d calls of %d attempts", calls, len(ids))
+	}
+}
