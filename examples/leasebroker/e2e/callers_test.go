@@ -2,10 +2,12 @@ package e2e
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // Whose key it is, and for what.
@@ -66,6 +68,62 @@ func TestKeys(t *testing.T) {
 	expect(remove("nothing", "nothing"), http.StatusNotFound, "NO_SUCH_WORKER")
 	if running := s.running(); running != 2 { // two, and the other account's
 		t.Errorf("%d machines run", running)
+	}
+}
+
+// The steps test stands still where calls are. This one kills wherever the broker happens
+// to be, between two calls and in the middle of its own file too, with all three operations
+// under way.
+func TestKilledAnywhere(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	const rounds, each = 8, 4
+	var doomed [each]string
+	target := s.send(lease("target", 3600)).ID
+	for i := range each {
+		doomed[i] = s.send(lease(fmt.Sprint("doomed-", i), 3600)).ID
+	}
+	for round := range rounds {
+		calls := []call{}
+		for i := range each {
+			key := fmt.Sprintf("round-%d-%d", round, i)
+			calls = append(calls, lease(key, 3600), reboot(target, key), remove(doomed[i], key))
+		}
+		answers := make([]answered, len(calls))
+		var all sync.WaitGroup
+		for i, c := range calls {
+			all.Go(func() {
+				var err error
+				if answers[i], err = s.persist(c); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		after := rand.N(60 * time.Millisecond)
+		timer := time.NewTimer(after)
+		<-timer.C
+		s.must(s.broker.Kill())
+		s.startBroker()
+		all.Wait()
+		for i := range each {
+			created, rebooted, deleted := answers[3*i], answers[3*i+1], answers[3*i+2]
+			if created.status != http.StatusCreated || rebooted.status != http.StatusOK || deleted.status != http.StatusNoContent {
+				t.Fatalf("round %d, killed after %v: %+v, %+v, %+v", round, after, created, rebooted, deleted)
+			}
+			if m := s.only(doomed[i]); m.State != "terminated" {
+				t.Errorf("round %d, killed after %v: the machine of a deleted worker is %s", round, after, m.State)
+			}
+			doomed[i] = created.ID
+			if m := s.only(created.ID); m.State != "running" {
+				t.Errorf("round %d, killed after %v: the machine of a new worker is %s", round, after, m.State)
+			}
+		}
+		if m := s.only(target); m.Boots != 1+each*(round+1) {
+			t.Errorf("round %d, killed after %v: %d boots, not %d", round, after, m.Boots, 1+each*(round+1))
+		}
+		if leased := len(s.leased()); leased != 1+each || s.running() != 1+each {
+			t.Errorf("round %d, killed after %v: %d workers, %d machines, not %d", round, after, leased, s.running(), 1+each)
+		}
 	}
 }
 
