@@ -70,7 +70,7 @@ func edited(t *testing.T, name string, edits ...process.Edit) process.Programs {
 }
 
 // plenty is how many callers there are where nothing else is said.
-var plenty = callers{raw: 160, public: 40}
+var plenty = callers{raw: 120, public: 80}
 
 // finish waits for the last judgement and prints the summary.
 func (s *suite) finish(t *testing.T) {
@@ -234,4 +234,36 @@ func TestClocks(t *testing.T) {
 	}
 	s.run("one clock 30 hours back", jumpingClocks)
 	s.finish(t)
+}
+
+// TestFindsWhatIsWrong: nodes that say "not applied" of what they do not know are found
+// out by what their callers see.
+func TestFindsWhatIsWrong(t *testing.T) {
+	if !whole() {
+		t.Skip("it needs a build of its own; COORDINATOR_FAULT=1, or make fault")
+	}
+	lying := edited(t, "coordinator-lying", process.Edit{
+		File: "internal/actor/propose.go",
+		Old:  "\tdefault:\n\t\tp.fail(ErrOutcomeUnknown, ErrNoLeader)\n\t}\n",
+		New:  "\tdefault:\n\t\tp.fail(ErrNoLeader, ErrNoLeader)\n\t}\n",
+	})
+	s := newSuite(t, lying, newSeed(t), plenty, newSummary())
+	s.kept = t.TempDir()
+	var mu sync.Mutex
+	var found []string
+	s.violated = func(format string, arguments ...any) {
+		mu.Lock()
+		defer mu.Unlock()
+		found = append(found, fmt.Sprintf(format, arguments...))
+	}
+	for round := 0; round < 10 && s.summary.wrong() == 0; round++ {
+		s.run("the leader is alone", parted(partitions[0]))
+	}
+	s.checks.finish()
+	if len(found) == 0 {
+		t.Error("nothing was found")
+	}
+	for _, violation := range found[:min(len(found), 3)] {
+		t.Log(violation)
+	}
 }

@@ -32,6 +32,10 @@ type suite struct {
 	checks  *checks
 	summary *summary
 	round   int
+	// violated is told of each violation; most times it fails the test.
+	violated func(format string, arguments ...any)
+	// kept is where histories are written that broke a rule, for whoever looks why.
+	kept string
 
 	claims sync.Mutex
 	taken  map[string]bool // nodes that something is being done to
@@ -47,7 +51,7 @@ func newSuite(t testing.TB, programs process.Programs, seed uint64, many callers
 	t.Helper()
 	s := &suite{
 		t: t, links: newLinks(), clocks: clocks{t.TempDir()}, random: rand.New(rand.NewPCG(seed, 0)), seed: seed,
-		shards: shardsOfSuite, callers: many, summary: summary, taken: make(map[string]bool),
+		shards: shardsOfSuite, callers: many, summary: summary, violated: t.Errorf, kept: os.TempDir(), taken: make(map[string]bool),
 	}
 	t.Cleanup(s.links.close)
 	s.checks = newChecks(s)
@@ -133,10 +137,10 @@ func (s *suite) complain(violations []string) {
 	s.t.Helper()
 	for i, violation := range violations {
 		if i == 20 {
-			s.t.Errorf("… and %d more", len(violations)-i)
+			s.violated("… and %d more", len(violations)-i)
 			break
 		}
-		s.t.Error(violation)
+		s.violated("%s", violation)
 	}
 }
 
@@ -228,19 +232,19 @@ func (c *checks) check(r recorded) {
 	if len(found) == 0 {
 		return
 	}
-	path, err := keep(c.s.seed, r)
-	c.s.t.Errorf("round %d, %s: %d violations in %d events; the events are in %s (%v)", r.round, r.kind, len(found), len(r.events), path, err)
+	path, err := keep(c.s.kept, c.s.seed, r)
+	c.s.violated("round %d, %s: %d violations in %d events; the events are in %s (%v)", r.round, r.kind, len(found), len(r.events), path, err)
 	for i, violation := range found {
 		if i == 10 {
 			break
 		}
-		c.s.t.Errorf("round %d, %s: %v", r.round, r.kind, violation)
+		c.s.violated("round %d, %s: %v", r.round, r.kind, violation)
 	}
 }
 
-// keep writes the events of a history that broke a rule to a file, for whoever looks why.
-func keep(seed uint64, r recorded) (string, error) {
-	path := filepath.Join(os.TempDir(), fmt.Sprintf("history-%d-%d.json", seed, r.round))
+// keep writes the events of a history to a file.
+func keep(dir string, seed uint64, r recorded) (string, error) {
+	path := filepath.Join(dir, fmt.Sprintf("history-%d-%d.json", seed, r.round))
 	file, err := os.Create(path)
 	if err != nil {
 		return path, err

@@ -84,6 +84,13 @@ func (s *summary) done() int {
 	return s.operations
 }
 
+// wrong returns the number of violations so far.
+func (s *summary) wrong() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.violations
+}
+
 // String is the summary that a run ends with.
 func (s *summary) String() string {
 	s.mu.Lock()
