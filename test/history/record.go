@@ -106,7 +106,8 @@ type Event struct {
 	Call     Kind   // Refused: what was asked for: Granted, Committed, Released, Extended, Resolved or Purged
 
 	// TTL is the pending_ttl that was asked for, Retention the retention; where the
-	// default was asked for, that. Granted, Extended; Granted, Committed.
+	// default was asked for, that. Granted, Extended; Granted, Committed, there 0 is the record's
+	// own. An identity of which no retention was recorded has none that ends.
 	TTL, Retention time.Duration
 	Hold           bool   // Reserve with on_lapse = HOLD
 	Fingerprint    string // Reserve
