@@ -241,7 +241,7 @@ func (w *pageWalk) free(id uint64) error {
 	if count == boltCountMax {
 		count, at = binary.NativeEndian.Uint64(head[boltHeaderBytes:]), at+8
 	}
-	if span := uint64(overflow+1) * uint64(w.pageBytes); count > (span-uint64(at))/8 {
+	if span := (overflow + 1) * uint64(w.pageBytes); count > (span-uint64(at))/8 {
 		return w.broken(id, "has a table longer than itself")
 	}
 	if err := w.take(id, id+overflow); err != nil {

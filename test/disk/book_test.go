@@ -114,18 +114,6 @@ func (p *page) last(at int64) (acknowledged, underWay *shown) {
 	return acknowledged, underWay
 }
 
-// count returns how many calls were acknowledged before a time.
-func (b *book) count(at int64) (acknowledged int) {
-	for _, p := range b.pages {
-		for i := range p.promises {
-			if p.promises[i].answered != 0 && p.promises[i].answered < at {
-				acknowledged++
-			}
-		}
-	}
-	return acknowledged
-}
-
 // workers make calls until they are stopped.
 type workers struct {
 	*book

@@ -131,9 +131,7 @@ func victims(t *testing.T, dir string) []victim {
 // damaged is a data directory that is damaged in copies.
 type damaged struct {
 	*book
-	dir     string // holds n1/
-	scratch string
-	control *process.Node // a node that is started on copies
+	dir string // holds n1/
 }
 
 // TestDamagedFiles: whatever becomes of a file, the node says which one and does not

@@ -448,7 +448,7 @@ func (f *Files) settle() error {
 		}
 		n.size = int64(len(found))
 		if content := n.content(func(change) kept { return all }, nil); !bytes.Equal(content, found) {
-			return fmt.Errorf("%s is not what the trace makes of it", path)
+			return fmt.Errorf("%s is not what the trace makes of it: %s", path, n.difference(content, found))
 		}
 		return nil
 	}); err != nil {
@@ -467,6 +467,24 @@ func (f *Files) settle() error {
 		return fmt.Errorf("the trace makes of the directory %q, and it has %q", known, found)
 	}
 	return err
+}
+
+// difference says where a file is not as the model has it, and what was to be there.
+func (n *inode) difference(model, found []byte) string {
+	if len(model) != len(found) {
+		return fmt.Sprintf("it has %d bytes, not %d", len(found), len(model))
+	}
+	at := 0
+	for at < len(model) && model[at] == found[at] {
+		at++
+	}
+	text := fmt.Sprintf("it differs from byte %d on, where were", at)
+	for _, c := range n.changes {
+		if c.at <= int64(at) && int64(at) < c.at+int64(len(c.data)) {
+			text += fmt.Sprintf(" %d-%d(%d at %d)", c.entry, c.exit, len(c.data), c.at)
+		}
+	}
+	return text
 }
 
 // walk visits everything beneath a directory as the processes see it.

@@ -50,7 +50,7 @@ func inflate(t *testing.T, dir string) (balloon string) {
 	balloon = filepath.Join(dir, ".balloon")
 	file, err := os.Create(balloon)
 	must(t, err)
-	defer file.Close() //nolint:errcheck // what is in it does not matter
+	defer file.Close()
 	for chunk := make([]byte, 64<<10); ; {
 		if n, err := file.Write(chunk); err != nil {
 			if errors.Is(err, syscall.ENOSPC) && n == 0 && len(chunk) == pageBytes {

@@ -38,7 +38,7 @@ func Inject(pid int, fault Fault, output string) (*Injection, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer said.Close() //nolint:errcheck // strace has it as its own by then
+	defer said.Close()
 	i := &Injection{tracer: exec.Command("strace", arguments...), ended: make(chan struct{})}
 	i.tracer.Stderr = said
 	i.tracer.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		defer os.RemoveAll(dir) //nolint:errcheck // it lies where temporary files do
+		defer os.RemoveAll(dir)
 		built.dir = dir
 		return m.Run()
 	}())
