@@ -18,14 +18,14 @@ type Verdict int
 
 const (
 	// Default leaves it to the rule; see [WithClassifier].
-	Default = Verdict(verdict.Default)
+	Default Verdict = Verdict(verdict.Default)
 	// Store means that it is done. The answer is stored, and every retry gets it.
-	Store = Verdict(verdict.Store)
+	Store Verdict = Verdict(verdict.Store)
 	// Release means that nothing happened, and nothing will. The next call runs the handler.
-	Release = Verdict(verdict.Release)
+	Release Verdict = Verdict(verdict.Release)
 	// Uncertain means that it may have happened, or may happen yet. Nothing is stored or
 	// released; the reservation lapses, and [WithOnLapse] says what that means.
-	Uncertain = Verdict(verdict.Uncertain)
+	Uncertain Verdict = Verdict(verdict.Uncertain)
 )
 
 // String returns the verdict's name.
