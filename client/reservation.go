@@ -102,6 +102,9 @@ func (r *Reservation) Previous() Previous { return r.previous }
 // Derive is [Identity.Derive] of what is reserved.
 func (r *Reservation) Derive(name string) string { return r.identity.Derive(name) }
 
+// DeriveUUID is [Identity.DeriveUUID] of what is reserved.
+func (r *Reservation) DeriveUUID(name string) string { return r.identity.DeriveUUID(name) }
+
 // Context returns a context that ends with the ownership: at the owner's own deadline,
 // or as soon as the ownership is lost, or when Commit or Release is sent. Work under it
 // and stop when it ends. It carries the values of Reserve's context, but does not end
