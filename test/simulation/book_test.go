@@ -132,7 +132,8 @@ func newWindows(all []told, allowed func(length, from, to time.Duration) time.Du
 		if t.call != reserveCall {
 			continue
 		}
-		k.hidden = k.hidden || t.unknown || t.outcome == "ATTEMPT_ENDED"
+		// An earlier try may have been granted, and be over by the time of the answer.
+		k.hidden = k.hidden || t.unknown || t.outcome == "ATTEMPT_ENDED" || t.tries > 1 && t.outcome != "granted"
 		if t.outcome != "granted" || t.unknown {
 			continue
 		}

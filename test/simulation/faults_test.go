@@ -60,7 +60,7 @@ func (w *world) do(s step) (took bool) {
 	case repair:
 		w.repair(random)
 	case handover:
-		return w.c.Handover(s.Shard, "") == nil
+		return w.c.Handover(s.Shard, one(random, "", roles[1], roles[2])) == nil
 	case handovers:
 		for range 5 {
 			took = w.c.Handover(s.Shard, "") == nil || took

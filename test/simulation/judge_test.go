@@ -57,6 +57,11 @@ func waitedFor(t told, seconds int) told {
 	return t
 }
 
+func triedTwice(t told) told {
+	t.tries = 2
+	return t
+}
+
 func denied(t told) told {
 	t.never, t.outcome = true, ""
 	return t
@@ -80,6 +85,8 @@ func TestJudgeAccepts(t *testing.T) {
 		"held, and released":    {held(grantTo(1, 0, 1, 1, 1)), asked(releaseCall, 1, 12, 13, "ok"), grantTo(2, 13, 14, 3, 2)},
 		"pending until the end": {grantTo(1, 0, 1, 1, 1), holding(asked(reserveCall, 2, 11, 12, "pending"), 1)},
 		"lapsed after the end":  {grantTo(1, 0, 1, 1, 1), holding(asked(getCall, 2, 10, 11, "STATE_LAPSED"), 1)},
+		"an attempt that nobody heard of, in between": {
+			grantTo(1, 0, 1, 1, 1), grantTo(2, 30, 31, 5, 3), left(triedTwice(asked(reserveCall, 3, 12, 41, "committed")), 90)},
 		"lapsed, and then extended": {
 			grantTo(1, 0, 1, 1, 1), holding(asked(getCall, 2, 12, 13, "STATE_LAPSED"), 1), left(asked(extendCall, 1, 11, 15, "ok"), 10), grantTo(2, 21, 22, 3, 2)},
 		"who waited is admitted": {grantTo(1, 0, 1, 1, 1), waitedFor(grantTo(2, 5, 11, 3, 2), 6)},
