@@ -151,7 +151,7 @@ func planHour(seed uint64, number, shards int) plan {
 		// In a quiet stretch, since it takes a while.
 		at := pauseAtStart + stretches/2*stretch + busy
 		far := drawStep(random, farBehind, at+quietBefore, shards)
-		far.Node = 1 + random.IntN(2)
+		far.Node, far.Other = 1+random.IntN(2), 0
 		p.Steps = append(p.Steps, far)
 		slices.SortStableFunc(p.Steps, func(a, b step) int { return cmp.Compare(a.At, b.At) })
 	}
