@@ -4,6 +4,7 @@
 //
 //	make simulate HOURS=20           // prints the figures and, last, "violations: 0"
 //	make simulate HOURS=3 SEED=7     // the same hours again, as far as they can be
+//	bin/simulation.test -test.run '^TestSimulate$' -hours 1 -story // and what befell the cluster
 //	go test ./test/simulation        // one hour with a fresh seed, which is printed
 //
 // # An hour
@@ -23,12 +24,14 @@
 // Nodes are killed, alone, in pairs and all, while they hand over leadership and again
 // while they start: they find their files as they were at the moment of the kill, or with
 // the state file of an earlier moment, from which the log has to be applied again.
-// Nodes are stopped. Leadership is handed over. The six ways between the nodes are cut in
+// Nodes are stopped, and once in a cluster's life one is away until the others' logs do not
+// reach back to what it has, so that it is sent a snapshot. Leadership is handed over. The six ways between the nodes are cut in
 // every combination, one way and both, for long and in quick turns, and so are the ways to
 // callers; what is under way is held, and arrives minutes later, or is lost with its
 // connection. Delays are uneven, so that what goes over one connection overtakes what
-// goes over another. One call in nine is delivered a second time, up to 25 s later,
-// and callers retry at any node.
+// goes over another. One call in nine is delivered a second time, up to 25 s later;
+// callers retry at any node, hang up in the middle, or give up while they have been told
+// that nothing was done.
 //
 // # Who calls
 //

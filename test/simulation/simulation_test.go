@@ -74,7 +74,7 @@ func TestSimulate(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, seed, dir)
 			defer func() { all.violations += w.close() }()
-			fmt.Printf("seed %d: %d shards\n", seed, w.shards)
+			fmt.Printf("seed: %d, shards: %d\n", seed, w.shards)
 			for number := range min(hoursEach, hours-counted) {
 				f := w.hour(number)
 				lived++

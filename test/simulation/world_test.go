@@ -149,7 +149,7 @@ func (f *figures) counts() bool {
 
 // String shows the figures in one line.
 func (f figures) String() string {
-	return fmt.Sprintf("%d operations, %d elections, %d faults (%d states rewound, %d snapshots sent), %d acts of owners, %d violations, in %.1f s",
+	return fmt.Sprintf("operations %d, elections %d, faults %d (states rewound %d, snapshots sent %d), acts of owners %d, violations %d, in %.1f s",
 		f.operations, f.elections, f.faults, f.rewound, f.installed, f.acts, f.violations, f.took.Seconds())
 }
 
