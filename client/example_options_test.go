@@ -23,7 +23,7 @@ func ExampleDial_options() {
 		client.WithTryTimeout(2*time.Second),    // one try: a node that hangs costs that much
 		client.WithSettleTimeout(5*time.Minute), // what was done is recorded, for as long as this
 		client.WithEndpointsOnly(),              // the nodes are behind a load balancer
-		client.WithSessions(false),              // which counts the calls of a stream as one
+		client.WithSessions(false),              // which spreads calls, and would see one stream
 		client.WithLogger(slog.New(slog.NewJSONHandler(os.Stderr, nil))),
 		client.WithDialOptions(grpc.WithUserAgent("orders/1.4")),
 	)
