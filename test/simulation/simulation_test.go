@@ -69,6 +69,15 @@ func TestSimulate(t *testing.T) {
 	seed := drawSeed()
 	var all figures
 	lived, counted := 0, 0
+	defer func() {
+		if t.Failed() && all.violations == 0 {
+			all.violations = 1 // replicas that disagree, or a cluster that does not serve
+		}
+		if *hoursFlag > 0 {
+			summary = fmt.Sprintf("hours: %d\noperations: %d\nelections: %d\nfaults: %d\nviolations: %d\n",
+				counted, all.operations, all.elections, all.faults, all.violations)
+		}
+	}()
 	for counted < hours && !t.Failed() {
 		dir := filepath.Join(scratch(t), "nodes")
 		synctest.Test(t, func(t *testing.T) {
@@ -98,9 +107,5 @@ func TestSimulate(t *testing.T) {
 		if lived > counted+hours/10 {
 			t.Fatalf("%d of %d hours were busy enough", counted, lived)
 		}
-	}
-	if *hoursFlag > 0 {
-		summary = fmt.Sprintf("hours: %d\noperations: %d\nelections: %d\nfaults: %d\nviolations: %d\n",
-			counted, all.operations, all.elections, all.faults, all.violations)
 	}
 }
