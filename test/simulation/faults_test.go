@@ -145,9 +145,11 @@ func (w *world) do(s step) (took bool) {
 		time.Sleep(4 * s.Most)
 		w.kill(a)
 	case farBehind:
-		took = w.kill(a)
+		w.mend() // the others have to be there
+		roles = w.roles(s.Shard)
+		w.kill(roles[s.Node])
 		w.flood(s)
-		w.away[a] = w.now() + snapshotWithin
+		w.away[roles[s.Node]] = w.now() + snapshotWithin
 	default:
 		panic(fmt.Sprintf("nobody knows how to do %q", s.Kind))
 	}
