@@ -99,7 +99,7 @@ func (m *model) passages(s *state, o *operation, due time.Duration) (all [3]stat
 			if s.phase == pending {
 				now = lapse(now, at)
 			}
-			now.at = at
+			now.at, now.clock = at, max(now.clock, gone.low)
 			all[count] = forget(now)
 			count++
 		}
@@ -114,7 +114,7 @@ func (m *model) open(w window, at time.Duration) bool {
 
 // lapse is the deadline that passed without a word.
 func lapse(s state, at time.Duration) state {
-	s.at, s.phase, s.endedAt = at, lapsed, s.deadline.low
+	s.at, s.clock, s.phase, s.endedAt = at, max(s.clock, s.deadline.low), lapsed, s.deadline.low
 	if s.terms.hold {
 		s.phase, s.over = inDoubt, never
 	}
@@ -149,7 +149,13 @@ func changed(s state) state {
 	return s
 }
 
-// lasts is the window of an interval that began between at and answered.
+// moves sets the shard's time to that of a call that changes something.
+func moves(s state, o *operation) state {
+	s.clock = max(s.clock, o.call)
+	return s
+}
+
+// lasts is the window of an interval that began between at, on the shard's clock, and answered.
 func (m *model) lasts(at time.Duration, o *operation, interval time.Duration) window {
 	switch {
 	case interval == 0:

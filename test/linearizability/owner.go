@@ -36,9 +36,10 @@ func (m *model) commit(s state, o *operation) (state, bool) {
 	case o.repeat || !o.acknowledged() || !timely(&s, o):
 		return s, false
 	}
+	s = moves(s, o)
 	over := m.kept(&s, o, s.terms.retention)
 	if e.Retention > 0 {
-		over = m.lasts(s.at, o, e.Retention)
+		over = m.lasts(s.clock, o, e.Retention)
 	}
 	return m.settle(s, o, committed, over), true
 }
@@ -55,6 +56,7 @@ func (m *model) release(s state, o *operation) (state, bool) {
 	case o.repeat || !o.acknowledged() || !timely(&s, o):
 		return s, false
 	}
+	s = moves(s, o)
 	return m.settle(s, o, released, m.freed(&s, o)), true
 }
 
@@ -68,7 +70,7 @@ func (m *model) freed(s *state, o *operation) window {
 
 // kept is how long a settled record stays by the terms of its attempt.
 func (m *model) kept(s *state, o *operation, retention time.Duration) window {
-	w := m.lasts(s.at, o, retention)
+	w := m.lasts(s.clock, o, retention)
 	if s.terms.loose {
 		w.high = forever
 	}
@@ -78,7 +80,7 @@ func (m *model) kept(s *state, o *operation, retention time.Duration) window {
 // settle ends the holder's attempt for good.
 func (m *model) settle(s state, o *operation, to phase, over window) state {
 	if s.phase == pending {
-		s.endedAt = s.at
+		s.endedAt = s.clock
 	}
 	s.phase, s.deadline, s.over = to, window{}, over
 	s.response, s.note = history.Digest{}, ""
@@ -115,7 +117,8 @@ func (m *model) extend(s state, o *operation) (state, bool) {
 		if s.phase == pending && s.deadline.high == forever {
 			return s, false
 		}
-		w := window{from: s.at, low: s.at, high: forever}
+		s = moves(s, o)
+		w := window{from: s.clock, low: s.clock, high: forever}
 		if s.phase == pending {
 			w = window{from: s.deadline.from, low: s.deadline.low, high: forever}
 		}
@@ -127,6 +130,7 @@ func (m *model) extend(s state, o *operation) (state, bool) {
 		}
 		return s, true
 	}
+	s = moves(s, o)
 	w := m.promised(&s, o, span)
 	if s.phase == pending { // never backwards, and then the record is as it was
 		w = window{from: s.deadline.from, low: max(w.low, s.deadline.low), high: max(w.high, s.deadline.high)}

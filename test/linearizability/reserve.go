@@ -101,11 +101,12 @@ func (m *model) grant(s state, o *operation) (state, bool) {
 	} else if e.Number != 0 && e.Number != number || !told(&s, o) || e.Fence != 0 && e.Fence <= s.used {
 		return s, false
 	}
+	s = moves(s, o)
 	if s.phase != none {
 		s = ends(s)
 	}
 	s.phase, s.holder, s.number, s.terms = pending, o.attempt, number, o.terms
-	s.granted, s.endedAt = s.at, 0
+	s.granted, s.endedAt = s.clock, 0
 	s.response, s.note, s.settled, s.settledFrom = history.Digest{}, "", unsettled, 0
 	s = changed(s)
 	s.fence, s.fenceLow = 0, s.used+1
@@ -148,9 +149,9 @@ func told(s *state, o *operation) bool {
 // at latest, if that is not 0.
 func (m *model) promised(s *state, o *operation, latest time.Duration) window {
 	e, ttl := o.event, o.terms.ttl
-	w := window{from: s.at, low: s.at, high: forever}
+	w := window{from: s.clock, low: s.clock, high: forever}
 	if ttl > 0 {
-		w = m.lasts(s.at, o, ttl)
+		w = m.lasts(s.clock, o, ttl)
 	}
 	if latest > 0 {
 		w.low = min(w.low, latest)

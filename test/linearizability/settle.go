@@ -50,6 +50,7 @@ func (m *model) resolve(s state, o *operation) (state, bool) {
 	if !o.acknowledged() {
 		return s, false
 	}
+	s = moves(s, o)
 	to, over := released, m.freed(&s, o)
 	if e.Applied {
 		to, over = committed, m.kept(&s, o, s.terms.retention)
@@ -90,7 +91,7 @@ func (m *model) purge(s state, o *operation) (state, bool) {
 		return s, false
 	}
 	if s.phase == pending {
-		s.endedAt = s.at
+		s.endedAt = max(s.clock, o.call)
 	}
 	return forget(s), true
 }

@@ -42,7 +42,11 @@ var never = window{low: forever, high: forever}
 // that it points to is ever changed.
 type state struct {
 	// at: whatever comes next takes effect then at the earliest.
-	at    time.Duration
+	at time.Duration
+	// clock is the shard's own time, at the earliest. It may be behind: a call that waits in
+	// a leader that stands still has the time at which it was received, and so has all that
+	// begins with it. Answers that change nothing do not move it.
+	clock time.Duration
 	phase phase
 
 	holder attempt // the attempt of the record; nobody if there is no record
@@ -115,7 +119,7 @@ func (s *state) same(o *state) bool {
 
 // covers reports whether all that may follow on o may follow on s.
 func (s *state) covers(o *state) bool {
-	return s == o || s.at <= o.at && s.granted <= o.granted && s.endedAt <= o.endedAt &&
+	return s == o || s.at <= o.at && s.clock <= o.clock && s.granted <= o.granted && s.endedAt <= o.endedAt &&
 		s.fenceLow <= o.fenceLow && s.revisionLow <= o.revisionLow && s.used <= o.used &&
 		s.deadline.covers(o.deadline) && s.over.covers(o.over) && s.same(o) && s.ended.covers(o.ended)
 }
