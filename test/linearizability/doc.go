@@ -14,6 +14,10 @@
 // take effect at any time after it was sent, or never; so may each try of a call before
 // the one that was answered, where more than one may have been delivered.
 //
+// What a call begins runs from when the shard received it, which may be long before it took
+// effect: a call that waits in a leader that stands still is granted with the time at
+// which it came.
+//
 // # Why the search ends
 //
 // Porcupine tries calls that overlap in every order, which is exponential in how many there are.
