@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -73,6 +74,11 @@ type Router struct {
 // elected afterwards.
 func Open(cfg Config) (*Router, error) {
 	r := &Router{cfg: cfg, replicas: make([]*Replica, cfg.Shards), calls: make(map[raft.ServerID]*grpc.ClientConn)}
+	if cfg.Create {
+		if err := makeDirectory(cfg.Dir); err != nil {
+			return nil, err
+		}
+	}
 	failures := make([]error, cfg.Shards)
 	var opening sync.WaitGroup
 	for i := range r.replicas {
@@ -83,6 +89,19 @@ func Open(cfg Config) (*Router, error) {
 		return nil, errors.Join(err, r.Close(context.Background()))
 	}
 	return r, nil
+}
+
+// makeDirectory makes the directory of the shards, whose name is durable before any of them
+// votes or serves.
+func makeDirectory(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	above, err := os.Open(filepath.Dir(dir))
+	if err != nil {
+		return err
+	}
+	return errors.Join(above.Sync(), above.Close())
 }
 
 func (r *Router) open(shard int) (*Replica, error) {
