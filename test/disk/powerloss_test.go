@@ -27,6 +27,7 @@ type recording struct {
 	files   []*Files // of each node
 	peers   []peer.Listed
 	lives   int
+	tracing []string // more options of strace
 }
 
 // startRecording prepares nodes whose every life is traced.
@@ -64,7 +65,7 @@ func (r *recording) start(t *testing.T, i int) (trace string, pid int) {
 	t.Helper()
 	r.lives++
 	trace = r.trace(i, r.lives)
-	must(t, r.cluster.Nodes[i].StartUnder(Tracing(trace), "--data-dir", r.dir(i)))
+	must(t, r.cluster.Nodes[i].StartUnder(Tracing(trace, r.tracing...), "--data-dir", r.dir(i)))
 	return trace, r.cluster.Nodes[i].PID()
 }
 
@@ -357,6 +358,37 @@ func TestOneNode(t *testing.T) {
 	t.Run("power failure", func(t *testing.T) { r.powerFailures(t, random, points) })
 	t.Run("killed between two steps", func(t *testing.T) { r.everyStep(t, random) })
 	t.Run("missing sync", func(t *testing.T) { r.missingSyncs(t, random) })
+}
+
+// TestSlowBeginning: the power fails while a node is founding a cluster on a disk that is
+// slow to sync directories. As soon as it serves, what it serves from is there for good.
+func TestSlowBeginning(t *testing.T) {
+	needsStrace(t)
+	seed := newSeed(t)
+	random := drawFrom(seed, 1<<32)
+	r := startRecording(t, smallPrograms(t), 1, 2)
+	r.tracing = []string{"-e", "inject=fsync:delay_enter=300ms"}
+	trace, pid := r.start(t, 0)
+	w := startWorkers(r.book, r.conns(), 4, seed)
+	must(t, r.cluster.Nodes[0].Serving(time.Minute))
+	time.Sleep(1500 * time.Millisecond)
+	must(t, w.stop())
+	code, err := r.cluster.Nodes[0].Stop()
+	if err != nil || code != 0 {
+		t.Fatalf("the node stopped with %d, %v", code, err)
+	}
+	r.ended(t, 0, trace, pid)
+	steps := r.files[0].Steps()
+	var points []point
+	for i := range 40 {
+		p := r.pointAt(0, steps[random.IntN(len(steps))])
+		if early := r.pages[random.IntN(min(len(r.pages), 40))]; i%2 == 0 { // one of the first answers
+			p = r.pointAt(0, r.files[0].Place(early.promises[0].answered))
+		}
+		p.seed, p.mode = random.Uint64(), Mode(random.IntN(int(modes)))
+		points = append(points, p)
+	}
+	r.judge(t, points)
 }
 
 // TestThreeNodes: the same for three nodes whose power fails at the same moment. Each of

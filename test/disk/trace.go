@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -30,12 +31,13 @@ var traced = strings.Join([]string{
 const stringBytesMax = 64 << 20
 
 // Tracing returns the command before a program's that has strace write what it does
-// into a file. The program stays the direct child, with its own process id.
-func Tracing(output string) []string {
-	return []string{
+// into a file. The program stays the direct child, with its own process id. More options
+// are strace's own.
+func Tracing(output string, more ...string) []string {
+	return slices.Concat([]string{
 		"strace", "-D", "-f", "-q", "--seccomp-bpf", "-ttt", "-xx", "-s", strconv.Itoa(stringBytesMax),
-		"-e", "trace=" + traced, "-o", output, "--",
-	}
+		"-e", "trace=" + traced, "-o", output,
+	}, more, []string{"--"})
 }
 
 // Available returns why strace cannot be used here, or nil.
