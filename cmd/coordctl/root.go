@@ -101,7 +101,7 @@ func (c *control) root() *cobra.Command {
 	root.AddCommand(
 		runs,
 		c.reserve(), c.commit(), c.release(), c.extend(), c.get(), c.resolve(), c.purge(), c.records(),
-		c.shards(), c.shard(), c.status(), c.members(), c.transferLeadership(),
+		c.shards(), c.shard(), c.status(), c.members(), c.transferLeadership(), c.bench(),
 	)
 	once(root.PersistentFlags())
 	for _, command := range root.Commands() {

@@ -1,0 +1,192 @@
+package compare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/atmostonce/coordinator/test/load"
+)
+
+// callWithin bounds one call of a contender.
+const callWithin = 20 * time.Second
+
+// contender is one way to do a job.
+type contender struct {
+	name string
+	// do does the job once, as one of the callers that are numbered from 0.
+	do func(ctx context.Context, caller int) error
+	// before is called ahead of each turn; nil: nothing is to be done.
+	before func(t testing.TB)
+	// servers returns the processes that do it, for their processor time.
+	servers func() []int
+}
+
+// turn is what came of one turn.
+type turn struct {
+	rate     float64 // jobs a second
+	p50, p99 time.Duration
+	done     int
+	failed   int
+	why      error         // the first failure
+	servers  time.Duration // processor time of the servers for a job
+	load     time.Duration // and of this process
+}
+
+// take runs a turn: callers that each do one job after the other. What is done in the
+// first fifth of the time is not counted.
+func (c contender) take(t testing.TB, callers int, lasts time.Duration) turn {
+	t.Helper()
+	if c.before != nil {
+		c.before(t)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), lasts+callWithin)
+	defer cancel()
+	began := time.Now()
+	counted, ends := began.Add(lasts/5), began.Add(lasts)
+	var (
+		mu   sync.Mutex
+		got  turn
+		all  load.Latencies
+		work sync.WaitGroup
+	)
+	var servers, own time.Duration
+	work.Go(func() {
+		time.Sleep(time.Until(counted))
+		servers, own = processorTime(c.servers()), ownTime()
+	})
+	for caller := range callers {
+		work.Go(func() {
+			var mine load.Latencies
+			failed, why := 0, error(nil)
+			for at := time.Now(); at.Before(ends); {
+				err := c.do(ctx, caller)
+				done := time.Now()
+				switch {
+				case err != nil:
+					failed++
+					why = errors.Join(why, err)
+					if failed == 10 {
+						at = ends // it will not get better
+						continue
+					}
+				case at.After(counted) && done.Before(ends):
+					mine = append(mine, done.Sub(at))
+				}
+				at = done
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, mine...)
+			got.failed += failed
+			if got.why == nil {
+				got.why = why
+			}
+		})
+	}
+	work.Wait()
+	slices.Sort(all)
+	got.done = len(all)
+	got.rate = float64(got.done) / ends.Sub(counted).Seconds()
+	got.p50, got.p99 = all.Median(), all.Quantile(0.99)
+	if got.done > 0 {
+		got.servers = (processorTime(c.servers()) - servers) / time.Duration(got.done)
+		got.load = (ownTime() - own) / time.Duration(got.done)
+	}
+	return got
+}
+
+// processorTime is what processes have used, 0 where that is not known.
+func processorTime(pids []int) (total time.Duration) {
+	for _, pid := range pids {
+		used, err := load.ReadCPU(pid)
+		if err == nil {
+			total += used
+		}
+	}
+	return total
+}
+
+// ownTime is what this process has used.
+func ownTime() time.Duration {
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		return 0
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+}
+
+// table is one job, and those that do it.
+type table struct {
+	name       string
+	callers    []int
+	contenders []contender
+	ratios     []ratio
+}
+
+// ratio is a goal: of something that ours does against another.
+type ratio struct {
+	ours, theirs string
+	callers      []int
+	latency      bool // of the medians of one job, and less is better
+	floor, goal  float64
+}
+
+// String is the goal in short.
+func (r ratio) String() string {
+	than := "≥"
+	if r.latency {
+		than = "≤"
+	}
+	return fmt.Sprintf("%s / %s: floor %s %.2f, goal %s %.2f", r.ours, r.theirs, than, r.floor, than, r.goal)
+}
+
+func (r ratio) of(ours, theirs turn) float64 {
+	if r.latency {
+		return float64(ours.p50) / float64(theirs.p50)
+	}
+	return ours.rate / theirs.rate
+}
+
+func (r ratio) verdict(median float64) string {
+	better := func(than float64) bool {
+		if r.latency {
+			return median <= than
+		}
+		return median >= than
+	}
+	switch {
+	case better(r.goal):
+		return "goal met"
+	case better(r.floor):
+		return "floor met"
+	}
+	return "NOT MET"
+}
+
+// cell is one contender with so many callers.
+type cell struct {
+	table, contender string
+	callers          int
+}
+
+// spread is the middle of some numbers, and their ends.
+type spread struct{ median, least, most float64 }
+
+func spreadOf(numbers []float64) spread {
+	if len(numbers) == 0 {
+		return spread{}
+	}
+	sorted := slices.Sorted(slices.Values(numbers))
+	middle := len(sorted) / 2
+	median := sorted[middle]
+	if len(sorted)%2 == 0 {
+		median = (sorted[middle-1] + sorted[middle]) / 2
+	}
+	return spread{median, sorted[0], sorted[len(sorted)-1]}
+}
