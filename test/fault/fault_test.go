@@ -70,7 +70,7 @@ func edited(t *testing.T, name string, edits ...process.Edit) process.Programs {
 }
 
 // plenty is how many callers there are where nothing else is said.
-var plenty = callers{raw: 120, public: 80}
+var plenty = callers{raw: 80, public: 160}
 
 // finish waits for the last judgement and prints the summary.
 func (s *suite) finish(t *testing.T) {

@@ -120,7 +120,7 @@ func startLoad(ctx context.Context, round int, endpoints []string, shards int, m
 	}
 	// As processes that have a client each, one of them a busy one.
 	for worker, few := 0, 4; worker < many.public; worker, few = worker+few, many.public {
-		c, err := client.Dial(endpoints, client.WithDialOptions(grpc.WithChainUnaryInterceptor(l.intercept), grpc.WithChainStreamInterceptor(l.interceptStream)),
+		c, err := client.Dial(endpoints, client.WithDialOptions(grpc.WithChainUnaryInterceptor(l.intercept), grpc.WithChainStreamInterceptor(l.interceptStream)), client.WithSessions(worker > 0),
 			client.WithCallTimeout(l.patience), client.WithTryTimeout(tryWithin), client.WithSettleTimeout(l.patience))
 		if err != nil {
 			stop()
