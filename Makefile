@@ -13,11 +13,15 @@ PKG ?= ./...
 TESTFLAGS ?=
 FUZZTIME ?= 10s
 
+# For `bench-compare`.
+ROUNDS ?= 5
+ETCD ?= bin/etcd
+
 # For `simulate`.
 HOURS ?= 1
 SEED ?= 0
 
-.PHONY: help build run cluster test lint generate check-generate check-modules tools vulncheck bench scale fault fuzz simulate clean
+.PHONY: help build run cluster test lint generate check-generate check-modules tools vulncheck bench bench-compare bench-diff scale fault fuzz simulate clean
 
 help: ## List the commands (the default)
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -38,7 +42,9 @@ test: ## Run all tests under the race detector, in random order (PKG=…, TESTFL
 
 lint: ## Vet and lint the code and the proto files
 	go vet ./...
+	cd test/compare && go vet ./...
 	$(TOOL) golangci-lint run
+	cd test/compare && go tool -modfile=../../tools/go.mod golangci-lint run --config ../../.golangci.yml
 	$(TOOL) buf lint
 	$(TOOL) buf format --diff --exit-code
 
@@ -52,6 +58,8 @@ check-generate: generate ## Fail where gen/ is not what proto/ generates
 
 check-modules: ## Fail where go.mod or go.sum is not tidy
 	go mod tidy -diff
+	cd test/compare && go mod tidy -diff
+	cd test/compare/etcd && go mod tidy -diff
 
 tools: ## Build the tools once, so that the next call of each is quick
 	$(TOOL) buf --version
@@ -63,6 +71,15 @@ vulncheck: ## Look for known vulnerabilities in what is linked (needs vuln.go.de
 
 bench: ## Run the benchmarks (PKG=…, TESTFLAGS=…)
 	go test -run '^$$' -bench . -benchmem $(TESTFLAGS) $(PKG)
+
+# etcd is built from its released module unless ETCD names a program, such as Debian's.
+bench-compare: ## Measure beside etcd, Redis and PostgreSQL in one run (ROUNDS=5, ETCD=bin/etcd, TESTFLAGS=…)
+	@mkdir -p bin
+	@if [[ "$(ETCD)" == bin/etcd ]]; then cd test/compare/etcd && go build -o ../../../bin/etcd go.etcd.io/etcd/server/v3; fi
+	cd test/compare && ETCD="$(abspath $(ETCD))" go test -count=1 -v -timeout 3h -run '^TestCompare$$' . -args -rounds $(ROUNDS) -out $(CURDIR)/bin/compare.md $(TESTFLAGS)
+
+bench-diff: ## Compare the hot path's benchmarks with the merge base (BASE=…, PKG=…, BENCH=…, COUNT=6)
+	@scripts/bench-diff.sh
 
 scale: ## Prove what is promised of a million records (ten minutes, 1 GiB of disk)
 	COORDINATOR_SCALE=1 go test -count=1 -v -timeout 30m ./test/scale
