@@ -161,7 +161,7 @@ func TestDamagedFiles(t *testing.T) {
 			if !full() {
 				random := drawFrom(seed, uint64(i))
 				random.Shuffle(len(kinds), func(a, b int) { kinds[a], kinds[b] = kinds[b], kinds[a] })
-				kinds = kinds[:3]
+				kinds = kinds[:2]
 			}
 			for j, kind := range kinds {
 				for round := range rounds {

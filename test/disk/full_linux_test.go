@@ -72,6 +72,7 @@ func incompressible(size int) *coordinatorv1.Response {
 // on. When really nothing can be written any more the node ends with one clear line, as
 // does each that is started on it; with space again it has everything and takes new keys.
 func TestFullDisk(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	seed := newSeed(t)
 	random := drawFrom(seed, 0)
 	c := process.New(t, smallPrograms(t), 1, "--shards", "1", "--free-bytes-min", fmt.Sprintf("%dMiB", floorMiB))
@@ -195,6 +196,7 @@ func TestFullDisk(t *testing.T) {
 // TestFullDiskOfLeader: the disk under a leader is full all at once. It ends, the two
 // others serve, and once there is space again it catches up.
 func TestFullDiskOfLeader(t *testing.T) {
+	t.Parallel() // it waits more than it works
 	seed := newSeed(t)
 	c := process.New(t, smallPrograms(t), 3, "--shards", "1", "--balance-every", "0s", "--free-bytes-min", "1MiB")
 	for _, n := range c.Nodes {

@@ -14,6 +14,7 @@ import (
 // recordings rest on: that they leave what a kill leaves.
 func TestKilledAtACall(t *testing.T) {
 	needsStrace(t)
+	t.Parallel() // it waits more than it works
 	kills := 3
 	if full() {
 		kills = 30
@@ -26,16 +27,20 @@ func TestKilledAtACall(t *testing.T) {
 	w := startWorkers(b, (&recording{cluster: c}).conns(), 6, seed)
 	const calls = "pwrite64,write,fdatasync,fsync,renameat,ftruncate,fallocate,unlinkat,mkdirat"
 	for kill := range kills {
-		at := 1 + random.IntN(60) // a start has about that many
+		// Strace counts in each thread by itself: a start has a few dozen calls.
+		at := 1 + random.IntN(20)
 		if kill%2 == 1 {
-			at = 1 + random.IntN(1500)
+			at = 1 + random.IntN(150)
 		}
 		must(t, n.StartUnder([]string{
 			"strace", "-D", "-f", "-q", "--seccomp-bpf", "-o", filepath.Join(t.TempDir(), fmt.Sprint("kill-", kill)),
 			"-e", "trace=" + calls, "-e", fmt.Sprintf("inject=%s:signal=SIGKILL:when=%d", calls, at), "-e", "signal=none", "--",
 		}))
-		code, err := n.Wait(time.Minute)
-		must(t, err)
+		code, err := n.Wait(5 * time.Second)
+		if err != nil { // no thread came that far: at whichever call it is
+			must(t, n.Kill())
+			continue
+		}
 		if code != -1 {
 			t.Fatalf("to be killed at call %d, it ended with %d: %s", at, code, lastLine(n))
 		}

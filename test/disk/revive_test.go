@@ -87,7 +87,7 @@ func revive(dir string, count, shards int, peers []peer.Listed) (*revived, error
 		cfg.ListenOn, cfg.Dial = r.listen, r.dial
 		cfg.Timing.Heartbeat, cfg.Timing.Election, cfg.Timing.Lease = 50*time.Millisecond, 50*time.Millisecond, 25*time.Millisecond
 		if count > 1 { // the machine is busy
-			cfg.Timing.Heartbeat, cfg.Timing.Election, cfg.Timing.Lease = 150*time.Millisecond, 150*time.Millisecond, 150*time.Millisecond
+			cfg.Timing.Heartbeat, cfg.Timing.Election, cfg.Timing.Lease = 500*time.Millisecond, 500*time.Millisecond, 500*time.Millisecond
 		}
 		cfg.Logger = slog.New(slog.NewTextHandler(r, &slog.HandlerOptions{Level: slog.LevelInfo})).With("node", cfg.NodeID)
 		n, err := node.Start(context.Background(), cfg)
