@@ -36,7 +36,7 @@ func (h *histogram) add(d time.Duration) {
 // histogramSlot is where a duration is counted: the shorter ones each in a slot of their
 // own, then histogramParts slots for each power of two.
 func histogramSlot(d time.Duration) int {
-	n := uint64(min(max(d, 0), 1<<histogramPowers-1)) //nolint:gosec // it is not negative
+	n := uint64(min(max(d, 0), 1<<histogramPowers-1))
 	if n < histogramParts {
 		return int(n)
 	}

@@ -57,12 +57,12 @@ func BenchmarkHistogram(b *testing.B) {
 	h := &histogram{}
 	b.ReportAllocs()
 	for b.Loop() {
-		h.add(rand.N(time.Second)) //nolint:gosec // any will do
+		h.add(rand.N(time.Second))
 	}
 }
 
 // bench runs a benchmark and returns its result, its exit code and what it says on stderr.
-func bench(t *testing.T, ctx context.Context, arguments ...string) (benchJSON, int, string) { //nolint:revive // t comes first in tests
+func bench(t *testing.T, ctx context.Context, arguments ...string) (benchJSON, int, string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	outside := world{stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr, environment: os.Environ()}

@@ -158,7 +158,7 @@ func TestCompare(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer file.Close() //nolint:errcheck // it is on stdout too
+		defer file.Close()
 		out = io.MultiWriter(os.Stdout, file)
 	}
 	fmt.Fprintf(out, "%s\n%s\n", machine(t), strings.Join(append([]string{runtime.Version()}, s.versions...), ", "))
@@ -237,7 +237,7 @@ func printTable(out io.Writer, one table, taken map[cell][]turn) {
 				failed.most)
 		}
 	}
-	w.Flush() //nolint:errcheck,gosec // as all that is printed here
+	w.Flush()
 	fmt.Fprintln(out)
 	for _, r := range one.ratios {
 		for _, callers := range r.callers {
