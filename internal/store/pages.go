@@ -29,6 +29,7 @@ const (
 	boltCountMax      = 0xffff     // of a freelist page: the first element is the count
 	boltBucketElement = 0x01
 	boltDepthMax      = 64
+	boltTxidMax       = 1 << 62 // a file that is written to for ever does not come near
 )
 
 // boltMeta is what a meta page says.
@@ -88,7 +89,9 @@ func readAhead(file io.ReaderAt, size int64) {
 // onlyReader hides WriterTo, which would use a small buffer.
 type onlyReader struct{ io.Reader }
 
-// readMeta returns the newer of the two meta pages that are whole.
+// readMeta returns the newer of the two meta pages that are whole, which is the one that
+// bbolt goes by. One that is whole and makes no sense is an error: bbolt does not look
+// whether it does, so another must not be taken in its place.
 func readMeta(file io.ReaderAt, size int64) (boltMeta, error) {
 	var best boltMeta
 	found, known := false, false
@@ -97,32 +100,36 @@ func readMeta(file io.ReaderAt, size int64) (boltMeta, error) {
 		if _, err := file.ReadAt(page[:], offset); err != nil {
 			return
 		}
-		meta, magic, ok := parseMeta(page[:])
+		meta, magic, whole := parseMeta(page[:])
 		known = known || magic
-		if ok && (!found || meta.txid > best.txid) {
+		if whole && (!found || meta.txid > best.txid) {
 			best, found = meta, true
 		}
 	}
 	consider(0)
+	pageBytes := best.pageBytes
 	if found {
-		consider(best.pageBytes)
-	} else {
-		for pageBytes := int64(boltPageBytesMin); pageBytes <= boltPageBytesMax && pageBytes < size; pageBytes *= 2 {
-			consider(pageBytes)
-		}
+		consider(pageBytes)
+	}
+	for at := int64(boltPageBytesMin); !found && at <= boltPageBytesMax && at < size; at *= 2 {
+		consider(at)
+		pageBytes = at
 	}
 	switch {
-	case found:
-		return best, nil
-	case known:
+	case !found && known:
 		return boltMeta{}, fmt.Errorf("%w: both of its meta pages are broken", ErrCorrupt)
-	default:
+	case !found:
 		return boltMeta{}, fmt.Errorf("%w: it does not begin as one", ErrForeign)
+	case pageBytes < boltPageBytesMin || pageBytes > boltPageBytesMax || pageBytes&(pageBytes-1) != 0 ||
+		best.pageBytes != pageBytes || best.txid > boltTxidMax:
+		return boltMeta{}, fmt.Errorf("%w: a meta page makes no sense: pages of %d bytes, transaction %d", ErrCorrupt, best.pageBytes, best.txid)
 	}
+	return best, nil
 }
 
-// parseMeta also tells whether the page has the mark of a meta page at all.
-func parseMeta(page []byte) (meta boltMeta, magic, ok bool) {
+// parseMeta also tells whether the page has the mark of a meta page at all, and whether it
+// is whole.
+func parseMeta(page []byte) (meta boltMeta, magic, whole bool) {
 	content := page[boltHeaderBytes:]
 	magic = binary.NativeEndian.Uint32(content) == boltMagic
 	sum := fnv.New64a()
@@ -134,11 +141,9 @@ func parseMeta(page []byte) (meta boltMeta, magic, ok bool) {
 		pages:     binary.NativeEndian.Uint64(content[40:]),
 		txid:      binary.NativeEndian.Uint64(content[48:]),
 	}
-	ok = magic && binary.NativeEndian.Uint32(content[4:]) == boltVersion &&
-		binary.NativeEndian.Uint64(content[boltMetaBytes-8:]) == sum.Sum64() &&
-		meta.pageBytes >= boltPageBytesMin && meta.pageBytes <= boltPageBytesMax &&
-		meta.pageBytes&(meta.pageBytes-1) == 0 && meta.root >= 2 && meta.root < meta.pages
-	return meta, magic, ok
+	whole = magic && binary.NativeEndian.Uint32(content[4:]) == boltVersion &&
+		binary.NativeEndian.Uint64(content[boltMetaBytes-8:]) == sum.Sum64()
+	return meta, magic, whole
 }
 
 // pageWalk visits every page of a tree once.
