@@ -1,6 +1,7 @@
 package raftfsm
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -157,4 +158,49 @@ func putBack(t *testing.T, base string, kept int) {
 	if _, err := os.Stat(filepath.Join(base, "c", stateName)); err != nil {
 		t.Error(err)
 	}
+}
+
+// FuzzLink looks for an entry's extensions, as they come from a leader or from the disk,
+// that are read as something else than they are.
+func FuzzLink(f *testing.F) {
+	log := &raft.Log{Index: 7, Term: 2, Data: []byte("data")}
+	_, to, err := chainEnd{index: 6, hash: 5}.after(log)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(uint64(7), uint64(2), []byte("data"), to.encode(), uint64(6), uint64(5))
+	f.Add(uint64(7), uint64(2), []byte("data"), seal(log, to).Extensions, uint64(6), uint64(5))
+	f.Fuzz(func(t *testing.T, index, term uint64, data, extensions []byte, before, hash uint64) {
+		log := raft.Log{Index: index, Term: term, Data: data, Extensions: extensions}
+		end := chainEnd{index: before, hash: hash}
+		next, to, err := end.after(&log)
+		switch {
+		case err != nil:
+			if !errors.Is(err, errLink) && !errors.Is(err, errContradiction) {
+				t.Errorf("error %v has no kind", err)
+			}
+			if next != end {
+				t.Errorf("%v, and the end moved to %+v", err, next)
+			}
+		case next.index != index || next.hash != to.hash:
+			t.Errorf("the end is %+v after entry %d with link %+v", next, index, to)
+		case len(extensions) > 0 && !bytes.Equal(to.encode(), extensions):
+			t.Errorf("%x is read as %x", extensions, to.encode())
+		default:
+			// What was made here is what everybody else makes of it.
+			sent := log
+			sent.Extensions = to.encode()
+			if again, carried, err := end.after(&sent); err != nil || again != next || carried != to {
+				t.Errorf("carried on: %+v, %+v, %v; it was %+v, %+v", again, carried, err, next, to)
+			}
+		}
+		stored := log
+		if err := unseal(&stored); err == nil {
+			if to, err := decodeLink(stored.Extensions); err == nil && !bytes.Equal(seal(&stored, to).Extensions, extensions) {
+				t.Errorf("%x is a sealed link, and is sealed as %x", extensions, seal(&stored, to).Extensions)
+			}
+		} else if !errors.Is(err, errDamaged) {
+			t.Errorf("error %v", err)
+		}
+	})
 }
