@@ -1,6 +1,7 @@
 package netsim
 
 import (
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -70,6 +71,12 @@ func (c *conn) Read(p []byte) (int, error) {
 // Write implements [net.Conn].
 func (c *conn) Write(p []byte) (int, error) {
 	n, err := c.out.write(p)
+	if errors.Is(err, syscall.ECONNRESET) {
+		// A reset ends both directions at once. Were the reader to hear of it later, a user
+		// that takes the connection for alive until then could spin, and time stand still.
+		c.in.abort()
+		c.out.abort()
+	}
 	return n, c.wrap("write", err)
 }
 
@@ -126,7 +133,7 @@ func (s *stream) read(p []byte) (int, error) {
 	defer s.mu.Unlock()
 	for {
 		now := time.Now()
-		up, _ := s.network.state(s.way)
+		up := s.network.up(s.way)
 		switch {
 		case s.gone:
 			return 0, net.ErrClosed
@@ -181,8 +188,8 @@ func (s *stream) write(p []byte) (int, error) {
 			return written, net.ErrClosed
 		case over(s.writeBy, now):
 			return written, os.ErrDeadlineExceeded
-		case s.broken || s.gone && up:
-			// The other end has gone and would answer with a reset, were it to hear of it.
+		case s.broken || s.gone && up && s.network.up(s.way.back()):
+			// The other end has gone and answers with a reset, where it hears of it and is heard.
 			return written, syscall.ECONNRESET
 		case written == len(p):
 			return written, nil

@@ -149,6 +149,27 @@ func TestCutOneWay(t *testing.T) {
 	})
 }
 
+// Who writes to an end that has gone hears of it by a reset, which ends the reading as
+// well, at once; and by nothing while the way back is cut.
+func TestResetEndsBothDirections(t *testing.T) {
+	bubble(t, func(t *testing.T, network *netsim.Network, a, b *netsim.Host) {
+		network.Latency("b", "a", time.Minute)
+		near, far := pair(t, a, b)
+		network.Cut("b", "a")
+		far.Close()
+		write(t, near, "is anybody there?")
+		silent(t, near)
+		network.Heal("b", "a")
+		if _, err := near.Write([]byte("x")); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("writing: %v", err)
+		}
+		began := time.Now()
+		if _, err := near.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) || time.Since(began) != 0 {
+			t.Errorf("reading: %v after %v", err, time.Since(began))
+		}
+	})
+}
+
 func TestHealWakesAReader(t *testing.T) {
 	bubble(t, func(t *testing.T, network *netsim.Network, a, b *netsim.Host) {
 		near, far := pair(t, a, b)

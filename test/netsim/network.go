@@ -27,6 +27,8 @@ type Network struct {
 // way is from one host to another.
 type way struct{ from, to string }
 
+func (w way) back() way { return way{w.to, w.from} }
+
 // link is the state of a way. The network's mutex guards it.
 type link struct {
 	cut     bool
@@ -219,6 +221,16 @@ func (n *Network) link(w way) *link {
 func (n *Network) announce() {
 	close(n.changed)
 	n.changed = make(chan struct{})
+}
+
+// up returns whether what is sent on the way arrives.
+func (n *Network) up(w way) bool {
+	if w.from == w.to {
+		return true
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return !n.link(w).cut
 }
 
 // state returns whether what is sent on the way arrives, and how long that takes.

@@ -64,9 +64,18 @@ type caller struct {
 	w      *world
 	plan   callerPlan
 	random *rand.Rand
+	nodes  []string // which it calls; nil for all
 	who    string
 	name   string // of its latest attempt; no two attempts share one
 	asked  int
+}
+
+// node draws the node of the next try.
+func (c *caller) node() string {
+	if c.nodes == nil {
+		return one(c.random, c.w.c.Names...)
+	}
+	return one(c.random, c.nodes...)
 }
 
 // How long callers try.
@@ -99,7 +108,7 @@ func insist[A any](c *caller, t *told, within time.Duration, make func(context.C
 		}
 		ctx, cancel := context.WithTimeout(c.w.ctx, patient)
 		t.last = c.w.now()
-		answer, err := make(ctx, c.w.service(one(c.random, c.w.c.Names...)))
+		answer, err := make(ctx, c.w.service(c.node()))
 		cancel()
 		t.answered = c.w.now()
 		if err == nil {
@@ -125,7 +134,7 @@ func insist[A any](c *caller, t *told, within time.Duration, make func(context.C
 
 // retransmit delivers a call once more, much later, as a network may.
 func retransmit[A any](c *caller, t told, within time.Duration, make func(context.Context, coordinatorv1.CoordinatorServiceClient) (A, error), answered func(*told, A, error)) {
-	after, node := between(c.random, 0, 25*time.Second), one(c.random, c.w.c.Names...)
+	after, node := between(c.random, 0, 25*time.Second), c.node()
 	c.w.work.Go(func() {
 		time.Sleep(after)
 		ctx, cancel := context.WithTimeout(c.w.ctx, within)

@@ -71,6 +71,12 @@ func (w *world) do(s step) (took bool) {
 		w.work.Go(func() { _ = w.c.Handover(s.Shard, "") })
 		time.Sleep(s.Most / 4)
 		return w.kill(roles[0])
+	case handoverDeaf:
+		for i := range 4 {
+			took = w.deaf(s, random, i) || took
+			time.Sleep(2 * time.Second)
+		}
+		return took
 	case killOne:
 		return w.kill(a)
 	case killRewound:
@@ -197,6 +203,64 @@ func (w *world) flood(s step) {
 	pouring.Wait()
 	_, _, last = r.Group().Indexes()
 	w.trace("%v: the log of shard %d at %s ends at %d, of %d: %v", w.now(), s.Shard, leader, last, until, err)
+}
+
+// deaf has a leader hand over and cuts it off from what the others say, so that it does not
+// hear of the next one, and is asked all the time for what changes there.
+func (w *world) deaf(s step, random *rand.Rand, number int) bool {
+	old := w.c.Leader(s.Shard)
+	if old == "" {
+		return false
+	}
+	key := ""
+	for i := 0; key == "" || shardOf(key, w.shards) != s.Shard; i++ {
+		key = fmt.Sprintf("flurry-%d-%d-%d", s.Pick, number, i)
+	}
+	call := func(nodes ...string) *caller {
+		w.callers++
+		return &caller{
+			w: w, plan: callerPlan{Key: key, TTL: time.Minute, Retention: keepsLong}, random: rand.New(rand.NewPCG(random.Uint64(), 0)),
+			who: fmt.Sprintf("caller %d", w.callers), nodes: nodes,
+		}
+	}
+	owner := call(w.c.Others(old)...)
+	_, g := owner.reserve(0)
+	if g == nil {
+		return false
+	}
+	stop := make(chan struct{})
+	for range 3 {
+		reader := call(old)
+		w.work.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				case <-time.After(between(reader.random, time.Millisecond, 50*time.Millisecond)):
+				}
+				if reader.random.IntN(2) == 0 {
+					reader.get()
+				} else {
+					reader.reserve(0)
+				}
+			}
+		})
+	}
+	handing := make(chan error, 1)
+	w.work.Go(func() { handing <- w.c.Handover(s.Shard, "") })
+	time.Sleep(between(random, 0, 30*time.Millisecond))
+	for _, other := range w.c.Others(old) {
+		w.c.Network.Cut(other, old)
+	}
+	owner.commit(g)
+	time.Sleep(between(random, 100*time.Millisecond, 600*time.Millisecond))
+	close(stop)
+	for _, other := range w.c.Others(old) {
+		if w.c.Node(other) != nil {
+			w.c.Network.Heal(other, old)
+		}
+	}
+	return <-handing == nil
 }
 
 // ways returns a set of the six ways between the nodes.
