@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"math"
 	mathrand "math/rand/v2"
 	"slices"
 	"strings"
@@ -30,6 +31,9 @@ const (
 	extendedTTL = 3 * time.Hour
 	operation   = "DISK"
 )
+
+// never64 is later than any time.
+const never64 = int64(math.MaxInt64)
 
 // shown is what a record must look like.
 type shown struct {

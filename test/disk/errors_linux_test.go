@@ -79,9 +79,6 @@ func TestFailingDisk(t *testing.T) {
 	t.Logf("%d calls answered", w.calls.Load())
 }
 
-// never64 is later than any time.
-const never64 = int64(^uint64(0) >> 1)
-
 func befall(t *testing.T, c *process.Cluster, fault *diskFault, number int, w *workers) {
 	t.Helper()
 	victim, err := c.LeaderOfMost(time.Minute)
