@@ -79,19 +79,16 @@ func killSome(choose choice) func(context.Context, *scene) error {
 		}
 		victims, letGo := sc.claimed(choose(leader, others))
 		defer letGo()
+		var failures []error
 		for _, n := range victims {
-			if err := n.Kill(); err != nil {
-				return err
-			}
+			failures = append(failures, n.Kill())
 			sc.did("kill -9")
 		}
 		sc.sleep(ctx, 50*time.Millisecond, 2500*time.Millisecond)
 		for _, n := range victims {
-			if err := n.Start(); err != nil {
-				return err
-			}
+			failures = append(failures, n.Start())
 		}
-		return nil
+		return errors.Join(failures...)
 	}
 }
 
@@ -104,19 +101,16 @@ func pauseSome(choose choice) func(context.Context, *scene) error {
 		}
 		victims, letGo := sc.claimed(choose(leader, others))
 		defer letGo()
+		var failures []error
 		for _, n := range victims {
-			if err := n.Pause(); err != nil {
-				return err
-			}
+			failures = append(failures, n.Pause())
 			sc.did("SIGSTOP")
 		}
 		sc.sleep(ctx, 1500*time.Millisecond, 3500*time.Millisecond)
 		for _, n := range victims {
-			if err := n.Resume(); err != nil {
-				return err
-			}
+			failures = append(failures, n.Resume())
 		}
-		return nil
+		return errors.Join(failures...)
 	}
 }
 

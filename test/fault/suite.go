@@ -130,6 +130,17 @@ func (s *suite) make(kind string, do func(context.Context, *scene) error, mended
 	s.summary.add(kind, sc.done, sight, len(events), int(seen.copies.Load()), len(violations))
 	s.complain(violations)
 	s.checks.submit(s.round, kind, events)
+	// A node that ended by itself was started again; if it ends again there is nothing left
+	// to go on with.
+	for _, n := range s.c.Nodes {
+		if !mended {
+			break
+		}
+		if err := n.Serving(servesWithin); err != nil {
+			s.checks.finish()
+			s.t.Fatalf("the cluster cannot go on: %v", err)
+		}
+	}
 }
 
 // complain reports violations.
