@@ -73,11 +73,18 @@ func (s *State) check() error {
 	if s.Format != fileFormat {
 		return fmt.Errorf("is of format %d; this program knows format %d", s.Format, fileFormat)
 	}
-	if err := peer.CheckNodeName(s.NodeID); err != nil {
-		return err
+	wrong := peer.CheckNodeName(s.NodeID)
+	if wrong == nil {
+		wrong = peer.CheckIncarnation(s.Incarnation)
 	}
-	if err := peer.CheckIncarnation(s.Incarnation); err != nil {
-		return err
+	if wrong == nil && s.ClusterID != "" {
+		wrong = peer.CheckClusterID(s.ClusterID)
+	}
+	for i := 0; wrong == nil && i < len(s.Members); i++ {
+		_, _, wrong = peer.SplitServerID(s.Members[i].ID())
+	}
+	if wrong != nil {
+		return fmt.Errorf("says what cannot be: %w", wrong)
 	}
 	if s.Shards < 1 || s.Shards > ShardsMax {
 		return fmt.Errorf("says %d shards; 1 to %d are possible", s.Shards, ShardsMax)
@@ -90,11 +97,6 @@ func (s *State) check() error {
 	}
 	if s.member(s.ID()) == nil {
 		return fmt.Errorf("does not count this node, %s, among the cluster's members", s.ID())
-	}
-	for _, m := range s.Members {
-		if _, _, err := peer.SplitServerID(m.ID()); err != nil {
-			return err
-		}
 	}
 	return nil
 }

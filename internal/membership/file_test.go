@@ -146,9 +146,11 @@ func TestFileOfSomethingElse(t *testing.T) {
 		"too long":          {write(FileName, strings.Repeat(" ", fileBytesMax+1)), "%/node.json is damaged"},
 		"another format":    {change(`"format": 1`, `"format": 2`), "is of format 2"},
 		"no incarnation":    {change(`"incarnation": "`, `"incarnation": "x`), "is not 32 hexadecimal digits"},
-		"half a cluster":    {change(`"shards": 3`, `"shards": 3, "cluster_id": "c"`), "does not count this node"},
-		"no cluster":        {change(`"shards": 3`, `"shards": 3, "shards_created": true`), "names no cluster"},
-		"another node":      {change(`"node_id": "n1"`, `"node_id": "n2"`), `belongs to node "n2", and this node is "n1"`},
+		"no cluster's id": {change(`"shards": 3`, `"shards": 3, "cluster_id": "c\u00e9"`),
+			"%/node.json is damaged, or of another program: it says what cannot be: cluster id"},
+		"half a cluster": {change(`"shards": 3`, `"shards": 3, "cluster_id": "c"`), "does not count this node"},
+		"no cluster":     {change(`"shards": 3`, `"shards": 3, "shards_created": true`), "names no cluster"},
+		"another node":   {change(`"node_id": "n1"`, `"node_id": "n2"`), `belongs to node "n2", and this node is "n1"`},
 		"other shards": {func(t *testing.T, dir string) {
 			f, err := Open(dir, "n1", 6, 3)
 			if err != nil {

@@ -82,7 +82,7 @@ func (h *Header) check() error {
 		return fmt.Errorf("peer: shard %d of a connection of kind %s", h.Shard, h.Kind)
 	}
 	if h.Cluster != "" || h.Kind != KindHello {
-		if err := checkClusterID(h.Cluster); err != nil {
+		if err := CheckClusterID(h.Cluster); err != nil {
 			return fmt.Errorf("peer: %w", err)
 		}
 	}

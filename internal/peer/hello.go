@@ -64,7 +64,7 @@ func (m *HelloMessage) check() error {
 		return err
 	}
 	if m.ClusterID != "" {
-		if err := checkClusterID(m.ClusterID); err != nil {
+		if err := CheckClusterID(m.ClusterID); err != nil {
 			return fmt.Errorf("peer: hello: %w", err)
 		}
 	}

@@ -70,8 +70,8 @@ func CheckIncarnation(incarnation string) error {
 	return nil
 }
 
-// checkClusterID reports whether the text can be the id of a cluster.
-func checkClusterID(id string) error {
+// CheckClusterID reports whether the text can be the id of a cluster.
+func CheckClusterID(id string) error {
 	if len(id) == 0 || len(id) > clusterIDBytesMax {
 		return fmt.Errorf("cluster id is %d bytes long; it must have 1 to %d", len(id), clusterIDBytesMax)
 	}

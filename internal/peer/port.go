@@ -134,7 +134,7 @@ func (p *Port) Advertised() string { return p.cfg.Advertise }
 // JoinCluster tells the port which cluster it belongs to. From then on it takes
 // connections of that cluster. It panics when told of two.
 func (p *Port) JoinCluster(id string) {
-	if err := checkClusterID(id); err != nil {
+	if err := CheckClusterID(id); err != nil {
 		panic("peer: " + err.Error())
 	}
 	p.mu.Lock()
