@@ -21,7 +21,7 @@ ETCD ?= bin/etcd
 HOURS ?= 1
 SEED ?= 0
 
-.PHONY: help build run cluster test lint generate check-generate check-modules tools vulncheck bench bench-compare bench-diff scale fault fuzz simulate clean
+.PHONY: help build run cluster test lint generate check-generate check-modules tools vulncheck bench bench-compare bench-diff scale fault overload fuzz simulate clean
 
 help: ## List the commands (the default)
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -87,6 +87,9 @@ scale: ## Prove what is promised of a million records (ten minutes, 1 GiB of dis
 # One package after the other: each has the machine to itself.
 fault: ## Do to three real nodes whatever happens to nodes, and check every answer (half an hour)
 	COORDINATOR_FAULT=1 go test -count=1 -v -p 1 -timeout 90m $(addprefix ./,$(wildcard test/fault test/disk test/planted))
+
+overload: ## Put ten times the callers on three nodes that they can serve (five minutes)
+	COORDINATOR_FAULT=1 go test -count=1 -v -timeout 30m ./test/overload
 
 simulate: ## Live through busy hours of a cluster in virtual time (HOURS=1, SEED=0: a fresh one)
 	@mkdir -p bin

@@ -30,11 +30,12 @@ type Cluster struct {
 const connectionsPerNode = 4
 
 // Start starts a new cluster of the given size, and waits until every shard serves.
-// With more than one node the shards are spread over them first.
-func Start(t testing.TB, programs process.Programs, size, shards int) *Cluster {
+// With more than one node the shards are spread over them first. More arguments are for
+// every node.
+func Start(t testing.TB, programs process.Programs, size, shards int, more ...string) *Cluster {
 	t.Helper()
 	c := &Cluster{
-		Cluster:     process.Start(t, programs, size, "--shards", strconv.Itoa(shards)),
+		Cluster:     process.Start(t, programs, size, append([]string{"--shards", strconv.Itoa(shards)}, more...)...),
 		Shards:      shards,
 		connections: make(map[string][]*grpc.ClientConn),
 	}
