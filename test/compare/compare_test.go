@@ -17,13 +17,16 @@ import (
 )
 
 var (
-	roundsFlag  = flag.Int("rounds", 0, "how often each takes its turn; 0: nothing is measured")
-	lastsFlag   = flag.Duration("turn", 3*time.Second, "how long a turn lasts; its first fifth is not counted")
-	callersFlag = flag.String("callers", "1,16,64,256", "the numbers of callers of pairs")
-	tablesFlag  = flag.String("tables", ".", "a regular expression: which tables")
-	outFlag     = flag.String("out", "", "a file that the results are written to as well")
-	untilFlag   = flag.Duration("until", time.Hour, "no round is begun after this time")
-	profileFlag = flag.String("profiles", "", "a directory for profiles of the nodes and the callers; for TestProfile")
+	roundsFlag   = flag.Int("rounds", 0, "how often each takes its turn; 0: nothing is measured")
+	lastsFlag    = flag.Duration("turn", 3*time.Second, "how long a turn lasts; its first fifth is not counted")
+	callersFlag  = flag.String("callers", "1,16,64,256", "the numbers of callers of pairs")
+	tablesFlag   = flag.String("tables", ".", "a regular expression: which tables")
+	whoFlag      = flag.String("contenders", ".", "a regular expression: which contenders")
+	outFlag      = flag.String("out", "", "a file that the results are written to as well")
+	untilFlag    = flag.Duration("until", time.Hour, "no round is begun after this time")
+	shardsFlag   = flag.Int("shards", shardsDefault, "how many shards our clusters have")
+	settingsFlag = flag.String("settings", "", "more flags for our nodes, such as \"--proposals-max 1\"; the goals are for none")
+	profileFlag  = flag.String("profiles", "", "a directory for profiles of the nodes and the callers; for TestProfile")
 )
 
 // Names of contenders, which ratios are of.
@@ -57,7 +60,7 @@ type systems struct {
 func startAll(t testing.TB) *systems {
 	t.Helper()
 	programs := buildCoordinator(t, false)
-	s := &systems{three: startCoordinator(t, programs, 3), one: startCoordinator(t, programs, 1), echo: startEcho(t)}
+	s := &systems{three: startCoordinator(t, programs, 3, *shardsFlag, strings.Fields(*settingsFlag)...), one: startCoordinator(t, programs, 1, *shardsFlag, strings.Fields(*settingsFlag)...), echo: startEcho(t)}
 	if program := findEtcd(t); program != "" {
 		s.etcd = startEtcd(t, program)
 		s.versions = append(s.versions, etcdVersion(t, program))
@@ -77,28 +80,28 @@ func startAll(t testing.TB) *systems {
 func (s *systems) tables(callers []int) []table {
 	three, one := s.three, s.one
 	pairs := table{name: "pairs", callers: callers, contenders: []contender{
-		{name: oursUnary, do: three.pair, before: three.lookUp, servers: three.pids},
-		{name: oursStreamed, do: three.streamed, servers: three.pids},
+		{name: oursUnary, do: three.pair, before: three.lookUp, servers: three.pids, entries: three.logged},
+		{name: oursStreamed, do: three.streamed, servers: three.pids, entries: three.logged},
 	}, ratios: []ratio{
 		{ours: oursUnary, theirs: etcdLeased, callers: []int{64, 256}, floor: 2.5, goal: 4},
 		{ours: oursUnary, theirs: etcdShared, callers: []int{64, 256}, floor: 1.5, goal: 2.5},
 		{ours: oursStreamed, theirs: etcdLeased, callers: []int{256}, floor: 4, goal: 8},
 	}}
 	single := table{name: "pairs on a single node", callers: []int{64}, contenders: []contender{
-		{name: oursOneUnary, do: one.pair, before: one.lookUp, servers: one.pids},
-		{name: oursOneStream, do: one.streamed, servers: one.pids},
+		{name: oursOneUnary, do: one.pair, before: one.lookUp, servers: one.pids, entries: one.logged},
+		{name: oursOneStream, do: one.streamed, servers: one.pids, entries: one.logged},
 	}, ratios: []ratio{
 		{ours: oursOneUnary, theirs: postgresName, callers: []int{64}, floor: 2, goal: 3},
 		{ours: oursOneStream, theirs: redisName, callers: []int{64}, floor: 0.7, goal: 1},
 	}}
 	alone := table{name: "one caller", callers: []int{1}, contenders: []contender{
-		{name: oursReserve, do: three.reserve, before: three.lookUp, servers: three.pids},
+		{name: oursReserve, do: three.reserve, before: three.lookUp, servers: three.pids, entries: three.logged},
 	}, ratios: []ratio{
 		{ours: oursReserve, theirs: etcdPut, callers: []int{1}, latency: true, floor: 0.85, goal: 0.65},
 	}}
 	storm := table{name: "duplicates of one key", callers: []int{64}, contenders: []contender{
-		{name: oursLeader, do: three.duplicate, before: three.takeOnce(), servers: three.pids},
-		{name: oursSpread, do: three.duplicateSpread, servers: three.pids},
+		{name: oursLeader, do: three.duplicate, before: three.takeOnce(), servers: three.pids, entries: three.logged},
+		{name: oursSpread, do: three.duplicateSpread, servers: three.pids, entries: three.logged},
 		s.echo,
 	}, ratios: []ratio{
 		{ours: oursLeader, theirs: echoName, callers: []int{64}, floor: 0.5, goal: 0.75},
@@ -152,6 +155,10 @@ func TestCompare(t *testing.T) {
 	wanted := regexp.MustCompile(*tablesFlag)
 	s := startAll(t)
 	tables := slices.DeleteFunc(s.tables(callers), func(one table) bool { return !wanted.MatchString(one.name) })
+	who := regexp.MustCompile(*whoFlag)
+	for i := range tables {
+		tables[i].contenders = slices.DeleteFunc(tables[i].contenders, func(c contender) bool { return !who.MatchString(c.name) })
+	}
 	out := io.Writer(os.Stdout)
 	if *outFlag != "" {
 		file, err := os.Create(*outFlag)
@@ -213,8 +220,8 @@ func (s *systems) takeTurn(t *testing.T, one table, c contender, callers int) tu
 func printTable(out io.Writer, one table, taken map[cell][]turn) {
 	fmt.Fprintf(out, "\n## %s\n\n", one.name)
 	w := tabwriter.NewWriter(out, 0, 8, 1, ' ', 0)
-	fmt.Fprintln(w, "| callers\t| \t| a second (least–most)\t| p50\t| p99\t| processor time of servers + callers\t| failed\t|")
-	fmt.Fprintln(w, "|---\t|---\t|---\t|---\t|---\t|---\t|---\t|")
+	fmt.Fprintln(w, "| callers\t| \t| a second (least–most)\t| p50\t| p99\t| processor time of servers + callers\t| log entries\t| failed\t|")
+	fmt.Fprintln(w, "|---\t|---\t|---\t|---\t|---\t|---\t|---\t|---\t|")
 	for _, callers := range one.callers {
 		for _, c := range one.contenders {
 			turns := taken[cell{one.name, c.name, callers}]
@@ -230,11 +237,15 @@ func printTable(out io.Writer, one table, taken map[cell][]turn) {
 			}
 			rate := of(func(got turn) float64 { return got.rate })
 			failed := of(func(got turn) float64 { return float64(got.failed) })
-			fmt.Fprintf(w, "| %d\t| %s\t| %.0f (%.0f–%.0f)\t| %s\t| %s\t| %s + %s\t| %.0f\t|\n", callers, c.name,
+			entries := ""
+			if c.entries != nil {
+				entries = fmt.Sprintf("%.2f", of(func(got turn) float64 { return got.entries }).median)
+			}
+			fmt.Fprintf(w, "| %d\t| %s\t| %.0f (%.0f–%.0f)\t| %s\t| %s\t| %s + %s\t| %s\t| %.0f\t|\n", callers, c.name,
 				rate.median, rate.least, rate.most,
 				micro(func(got turn) time.Duration { return got.p50 }), micro(func(got turn) time.Duration { return got.p99 }),
 				micro(func(got turn) time.Duration { return got.servers }), micro(func(got turn) time.Duration { return got.load }),
-				failed.most)
+				entries, failed.most)
 		}
 	}
 	w.Flush()
@@ -321,7 +332,7 @@ func TestProfile(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Setenv("PROFILE_TO", dir+"/node")
-			c := startCoordinator(t, buildCoordinator(t, true), 3)
+			c := startCoordinator(t, buildCoordinator(t, true), 3, *shardsFlag, strings.Fields(*settingsFlag)...)
 			do := c.pair
 			switch {
 			case one.streamed:

@@ -71,10 +71,12 @@ func buildCoordinator(t testing.TB, profiled bool) process.Programs {
 	return programs
 }
 
-func startCoordinator(t testing.TB, programs process.Programs, size int) *coordinator {
+// shardsDefault is what a cluster gets that is told nothing.
+const shardsDefault = 3
+
+func startCoordinator(t testing.TB, programs process.Programs, size, shards int, more ...string) *coordinator {
 	t.Helper()
-	const shards = 3 // the default; load wants to know it
-	c := &coordinator{cluster: load.Start(t, programs, size, shards)}
+	c := &coordinator{cluster: load.Start(t, programs, size, shards, more...)}
 	shared, err := client.Dial(c.cluster.Endpoints())
 	if err != nil {
 		t.Fatal(err)

@@ -100,7 +100,7 @@ func TestJobs(t *testing.T) {
 		}
 	}
 	t.Run("coordinator", func(t *testing.T) {
-		c := startCoordinator(t, buildCoordinator(t, false), 3)
+		c := startCoordinator(t, buildCoordinator(t, false), 3, shardsDefault)
 		c.lookUp(t)
 		c.takeKey(t)
 		once(t, c.reserve, c.pair, c.streamed)

@@ -29,6 +29,8 @@ type contender struct {
 	before func(t testing.TB)
 	// servers returns the processes that do it, for their processor time.
 	servers func() []int
+	// entries returns how many entries its logs have; nil: that is not known.
+	entries func(t testing.TB) uint64
 }
 
 // turn is what came of one turn.
@@ -40,6 +42,7 @@ type turn struct {
 	why      error         // the first failure
 	servers  time.Duration // processor time of the servers for a job
 	load     time.Duration // and of this process
+	entries  float64       // log entries for a job
 }
 
 // take runs a turn: callers that each do one job after the other. What is done in the
@@ -49,6 +52,10 @@ func (c contender) take(t testing.TB, callers int, lasts time.Duration) turn {
 	if c.before != nil {
 		c.before(t)
 	}
+	entries := uint64(0)
+	if c.entries != nil {
+		entries = c.entries(t)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), lasts+callWithin)
 	defer cancel()
 	began := time.Now()
@@ -57,6 +64,7 @@ func (c contender) take(t testing.TB, callers int, lasts time.Duration) turn {
 		mu   sync.Mutex
 		got  turn
 		all  load.Latencies
+		jobs int // counted or not
 		work sync.WaitGroup
 	)
 	var servers, own time.Duration
@@ -67,10 +75,11 @@ func (c contender) take(t testing.TB, callers int, lasts time.Duration) turn {
 	for caller := range callers {
 		work.Go(func() {
 			var mine load.Latencies
-			failed, why := 0, error(nil)
+			done, failed, why := 0, 0, error(nil)
 			for at := time.Now(); at.Before(ends); {
 				err := c.do(ctx, caller)
-				done := time.Now()
+				ended := time.Now()
+				done++
 				switch {
 				case err != nil:
 					failed++
@@ -79,14 +88,15 @@ func (c contender) take(t testing.TB, callers int, lasts time.Duration) turn {
 						at = ends // it will not get better
 						continue
 					}
-				case at.After(counted) && done.Before(ends):
-					mine = append(mine, done.Sub(at))
+				case at.After(counted) && ended.Before(ends):
+					mine = append(mine, ended.Sub(at))
 				}
-				at = done
+				at = ended
 			}
 			mu.Lock()
 			defer mu.Unlock()
 			all = append(all, mine...)
+			jobs += done
 			got.failed += failed
 			if got.why == nil {
 				got.why = why
@@ -101,6 +111,9 @@ func (c contender) take(t testing.TB, callers int, lasts time.Duration) turn {
 	if got.done > 0 {
 		got.servers = (processorTime(c.servers()) - servers) / time.Duration(got.done)
 		got.load = (ownTime() - own) / time.Duration(got.done)
+	}
+	if c.entries != nil && jobs > 0 {
+		got.entries = float64(c.entries(t)-entries) / float64(jobs)
 	}
 	return got
 }
