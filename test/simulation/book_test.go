@@ -54,12 +54,13 @@ func (b *book) take(keep func(key string) bool) map[string][]told {
 }
 
 // judge returns what is wrong with the times in what callers were told of some keys.
-// allowed says how late a window of a length may end that began and ended at some moments.
-func judge(keys map[string][]told, allowed func(key string, length, from, to time.Duration) time.Duration) (wrong []string) {
+// allowed says how late a window of a length may end that began and ended at some moments;
+// who waits may be admitted that much later and by waking: the end has to be written down.
+func judge(keys map[string][]told, allowed func(key string, length, from, to time.Duration) time.Duration, waking time.Duration) (wrong []string) {
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		wrong = append(wrong, newWindows(keys[key], func(length, from, to time.Duration) time.Duration {
-			return allowed(key, length, from, to)
-		}).judge()...)
+		k := newWindows(keys[key], func(length, from, to time.Duration) time.Duration { return allowed(key, length, from, to) })
+		k.waking = waking
+		wrong = append(wrong, k.judge()...)
 	}
 	return wrong
 }
@@ -120,7 +121,8 @@ type windows struct {
 	told    []told
 	allowed func(length, from, to time.Duration) time.Duration
 	all     []*window // by fence
-	hidden  bool      // there may be attempts that nobody knows of
+	waking  time.Duration
+	hidden  bool // there may be attempts that nobody knows of
 	wrong   []string
 }
 
@@ -409,7 +411,7 @@ func (k *windows) late() {
 			if t.answered-t.waited > end {
 				continue
 			}
-			if most := k.allowed(first.ttl, first.sent, second.from); second.from-end > most {
+			if most := k.allowed(first.ttl, first.sent, second.from) + k.waking; second.from-end > most {
 				k.report("LATE: %v, which waited, was admitted %v after the window of %s was over, and %v is allowed", t, second.from-end, first.caller, most)
 			}
 		}

@@ -147,7 +147,7 @@ func TestJudgeCatches(t *testing.T) {
 
 // judgeKey judges what was told of one key, where a second of lateness is allowed.
 func judgeKey(all []told) []string {
-	return judge(map[string][]told{"k": all}, func(string, time.Duration, time.Duration, time.Duration) time.Duration { return second })
+	return judge(map[string][]told{"k": all}, func(string, time.Duration, time.Duration, time.Duration) time.Duration { return second }, 0)
 }
 
 // TestEffects: the world outside notices owners that act out of turn.

@@ -294,7 +294,7 @@ func (w *world) judge(keys map[string][]told) {
 		}
 		w.violation("%s", text)
 	}
-	for _, text := range judge(keys, w.allowed) {
+	for _, text := range judge(keys, w.allowed, 4*time.Duration(w.slowest.Load())) {
 		w.violation("%s", text)
 	}
 }
@@ -319,12 +319,12 @@ func (w *world) grow(keys map[string][]told) {
 
 // lateness is allowed for whatever began and ended then.
 func (w *world) lateness(shard int, from, until time.Duration) time.Duration {
-	return w.watcher.allowed(shard, until-from, from, until) + 4*time.Duration(w.slowest.Load())
+	return w.watcher.allowed(shard, until-from, from, until)
 }
 
 // allowed is how late a key's window may end.
 func (w *world) allowed(key string, length, from, to time.Duration) time.Duration {
-	return w.watcher.allowed(shardOf(key, w.shards), length, from, to) + 4*time.Duration(w.slowest.Load())
+	return w.watcher.allowed(shardOf(key, w.shards), length, from, to)
 }
 
 // tell fails the test and tells what happened, if anything is wrong.
