@@ -193,6 +193,54 @@ func TestDamagedFiles(t *testing.T) {
 			t.Logf("%d times all there, %d times refused", recovered, refused)
 		})
 	}
+	t.Run("a stranger beside them", func(t *testing.T) {
+		for i, path := range strangers {
+			served, line, err := d.strange(n.Name, path, drawFrom(seed, 1<<48|uint64(i)))
+			switch {
+			case err != nil:
+				t.Errorf("%s: %v", path, err)
+			case !served:
+				t.Logf("%s: %s", path, line)
+			}
+		}
+	})
+}
+
+// strangers are files and directories that have no business in a data directory.
+var strangers = []string{
+	"stranger", "shards/stranger", "shards/0009/stranger", "shards/0000/stranger", "shards/0000/log/stranger",
+	"shards/0000/log/stranger.wal", "shards/0000/log/00000000000000999999-0000000000000999.wal",
+	"shards/0000/snapshots/stranger", "shards/0000/snapshots/incoming-9-9-9", "shards/0000/state.db.new", "shards/0000/state.db.copy-9",
+	"node.json.tmp", "shards/0000/log/wal-meta.db.tmp", "shards/0000/log/end.new",
+}
+
+// strange puts a stranger into a copy, and looks what becomes of it, as try does.
+func (d *damaged) strange(name, path string, random *rand.Rand) (served bool, line string, err error) {
+	dir, err := scratch()
+	if err != nil {
+		return false, "", err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	copied := filepath.Join(dir, name)
+	if err := copyTree(filepath.Join(d.dir, name), copied); err != nil {
+		return false, "", err
+	}
+	placed := filepath.Join(copied, path)
+	if err := os.MkdirAll(filepath.Dir(placed), 0o700); err != nil {
+		return false, "", err
+	}
+	if err := os.WriteFile(placed, []byte("This file is nobody's.\n"), 0o600); err != nil {
+		return false, "", err
+	}
+	for range 2 {
+		if refusal, err := d.serve(dir, random); err != nil || refusal != nil {
+			if refusal != nil {
+				line = refusal.Error()
+			}
+			return false, line, d.named(line, dir, &victim{path: path}, err)
+		}
+	}
+	return true, "", nil
 }
 
 // try damages a file in a copy and looks what becomes of it: everything is served, or

@@ -37,10 +37,10 @@ type diskFault struct {
 var diskFaults = []diskFault{
 	{"write of the log fails", []string{"shards/0000/log/*.wal"}, Fault{Calls: "pwrite64", Does: "error=EIO"}, true, failedWithin, "input/output error"},
 	{"sync of the log fails", []string{"shards/0000/log/*.wal"}, Fault{Calls: "fdatasync,fsync", Does: "error=EIO"}, true, failedWithin, "input/output error"},
-	{"no space for the log", nil, Fault{Calls: "fallocate", Does: "error=ENOSPC"}, true, failedWithin, "shards/"},
+	{"no space for the log", nil, Fault{Calls: "fallocate", Does: "error=ENOSPC"}, true, failedWithin, "no space left on device"},
 	{"write of the end of the log fails", []string{"shards/0000/log/end"}, Fault{Calls: "pwrite64", Does: "error=EIO"}, true, failedWithin, "input/output error"},
-	{"write of the log's index fails", []string{"shards/0000/log/wal-meta.db"}, Fault{Calls: "pwrite64", Does: "error=EIO"}, true, failedWithin, "shards/"},
-	{"sync of the log's index fails", []string{"shards/0000/log/wal-meta.db"}, Fault{Calls: "fdatasync,fsync", Does: "error=EIO"}, true, failedWithin, "shards/"},
+	{"write of the log's index fails", []string{"shards/0000/log/wal-meta.db"}, Fault{Calls: "pwrite64", Does: "error=EIO"}, true, failedWithin, "input/output error"},
+	{"sync of the log's index fails", []string{"shards/0000/log/wal-meta.db"}, Fault{Calls: "fdatasync,fsync", Does: "error=EIO"}, true, failedWithin, "input/output error"},
 	{"write of the state fails", []string{"shards/0000/state.db"}, Fault{Calls: "pwrite64", Does: "error=EIO"}, true, failedWithin, "input/output error"},
 	{"no space for the state", []string{"shards/0000/state.db"}, Fault{Calls: "pwrite64", Does: "error=ENOSPC"}, true, failedWithin, "no space left on device"},
 	{"sync of the state fails", []string{"shards/0000/state.db"}, Fault{Calls: "fdatasync,fsync", Does: "error=EIO"}, true, failedWithin, "input/output error"},

@@ -17,7 +17,7 @@ func TestKilledAtACall(t *testing.T) {
 	t.Parallel() // it waits more than it works
 	kills := 3
 	if full() {
-		kills = 30
+		kills = 20
 	}
 	seed := newSeed(t)
 	random := drawFrom(seed, 0)
