@@ -28,8 +28,8 @@
 // reach back to what it has, so that it is sent a snapshot. Leadership is handed over, also
 // by a leader that does not hear of it and is asked by a flurry of calls meanwhile. The six
 // ways between the nodes are cut in every combination, one way and both, for long and
-// in quick turns, and so are the ways to callers; what is under way is held, and arrives minutes later, or is lost with its
-// connection. Delays are uneven, so that what goes over one connection overtakes what
+// in quick turns, and so are the ways to callers; what is under way is held, and arrives
+// minutes later, or is lost with its connection. Delays are uneven, so that what goes over one connection overtakes what
 // goes over another. One call in nine is delivered a second time, up to 25 s later;
 // callers retry at any node, hang up in the middle, or give up while they have been told
 // that nothing was done.

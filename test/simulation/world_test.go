@@ -358,9 +358,9 @@ func (w *world) tell(when string) {
 	w.violations, w.story = nil, nil
 }
 
-// close ends the world, and judges what has outlasted its hour. It returns how many
-// violations that were.
-func (w *world) close() int {
+// close ends the world, and judges what has outlasted its hour: it returns what that came
+// to.
+func (w *world) close() figures {
 	w.t.Helper()
 	w.end()
 	w.long.Wait()
@@ -368,8 +368,9 @@ func (w *world) close() int {
 	for _, c := range w.programs {
 		_ = c.Close()
 	}
+	w.undecided = 0
 	w.judge(w.book.take(func(string) bool { return false }))
-	found := len(w.violations)
+	f := figures{violations: len(w.violations), undecided: w.undecided}
 	w.tell("reservations that outlast their hour")
-	return found
+	return f
 }
