@@ -29,10 +29,10 @@
 // by a leader that does not hear of it and is asked by a flurry of calls meanwhile. The six
 // ways between the nodes are cut in every combination, one way and both, for long and
 // in quick turns, and so are the ways to callers; what is under way is held, and arrives
-// minutes later, or is lost with its connection. Delays are uneven, so that what goes over one connection overtakes what
-// goes over another. One call in nine is delivered a second time, up to 25 s later;
-// callers retry at any node, hang up in the middle, or give up while they have been told
-// that nothing was done.
+// minutes later, or is lost with its connection. Delays are uneven, so that what goes over
+// one connection overtakes what goes over another. One call in nine is delivered a second
+// time, up to 25 s later; callers retry at any node, hang up in the middle, or give up
+// while they have been told that nothing was done.
 //
 // # Who calls
 //
@@ -48,8 +48,8 @@
 // the bound on lateness from here. The book of this package, which has the true clock:
 // nobody is admitted before what the owner was told has passed, no record is forgotten
 // early, and nothing lasts longer than the documented bound allows: the time without a
-// leader, and for each change of leader the larger of one second and a hundredth of the time to the
-// deadline. The watcher looks every 100 ms who leads. And the world outside: owners act
+// leader, and for each change of leader the larger of one second and a hundredth of the
+// time to the deadline. The watcher looks every 100 ms who leads. And the world outside: owners act
 // one after the other as their fences grow, nobody acts on what is done, and everybody gets
 // one response.
 //
