@@ -57,14 +57,14 @@ func createEnd(dir, path string) (*endFile, chainEnd, error) {
 		return nil, chainEnd{}, fmt.Errorf("log: %w", err)
 	}
 	e := &endFile{file: file, path: path}
-	err = errors.Join(e.write(chainEnd{}), file.Sync())
+	err = errors.Join(e.write(chainEnd{}), file.Sync(), file.Close())
 	if err == nil {
 		err = errors.Join(os.Rename(making, path), syncDirectory(dir))
 	}
 	if err != nil {
-		return nil, chainEnd{}, errors.Join(fmt.Errorf("log: making %s: %w", path, err), file.Close())
+		return nil, chainEnd{}, fmt.Errorf("log: making %s: %w", path, err)
 	}
-	return e, chainEnd{}, nil
+	return openEnd(dir, false) // so that what fails later is told under the right name
 }
 
 func readEnd(file *os.File) (chainEnd, error) {

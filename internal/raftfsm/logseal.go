@@ -60,3 +60,27 @@ func contentChecksum(log *raft.Log) uint32 {
 	head[24] = byte(log.Type)
 	return crc32.Update(crc32.Checksum(head[:], castagnoli), castagnoli, log.Data)
 }
+
+// sealValue returns what is stored of one of raft's few values: its term and its vote, which
+// the WAL's own index keeps without a checksum. One that was damaged upwards or to another
+// name would be believed, and a vote given a second time.
+func sealValue(key, value []byte) []byte {
+	sealed := append(make([]byte, 0, len(value)+sealBytes), value...)
+	return binary.BigEndian.AppendUint32(sealed, valueChecksum(key, value))
+}
+
+// unsealValue returns the value that was stored under the key. Nothing stands for itself.
+func unsealValue(key, sealed []byte) ([]byte, error) {
+	if len(sealed) == 0 {
+		return nil, nil
+	}
+	end := len(sealed) - sealBytes
+	if end < 0 || valueChecksum(key, sealed[:end]) != binary.BigEndian.Uint32(sealed[end:]) {
+		return nil, errDamaged
+	}
+	return sealed[:end:end], nil
+}
+
+func valueChecksum(key, value []byte) uint32 {
+	return crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, value)
+}

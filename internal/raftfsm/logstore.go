@@ -1,11 +1,13 @@
 package raftfsm
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 
@@ -14,6 +16,8 @@ import (
 	wal "github.com/hashicorp/raft-wal"
 	"github.com/hashicorp/raft-wal/metadb"
 	"github.com/hashicorp/raft-wal/segment"
+
+	"github.com/atmostonce/coordinator/internal/store"
 )
 
 // segmentBytes is what a segment of the log is allocated with.
@@ -39,6 +43,8 @@ func openWAL(dir string, open logOpening) (opened durableLog, files *segmentFile
 	if err := checkIndex(dir, open.there); err != nil {
 		return nil, nil, err
 	}
+	// A page that the disk cannot read is a fault.
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		// bbolt's way to say that a page is damaged.
 		if recovered := recover(); recovered != nil {
@@ -46,7 +52,10 @@ func openWAL(dir string, open logOpening) (opened durableLog, files *segmentFile
 		}
 	}()
 	files = newSegmentFiles(open.rotated)
-	meta := &metadb.BoltMetaDB{}
+	meta := &logIndex{}
+	if err := settleTail(dir, meta); err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("log %s: %w", dir, err), meta.Close())
+	}
 	log, err := wal.Open(dir,
 		wal.WithSegmentSize(segmentBytes),
 		wal.WithMetaStore(meta),
@@ -56,7 +65,7 @@ func openWAL(dir string, open logOpening) (opened durableLog, files *segmentFile
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("log %s: %w", dir, err), meta.Close())
 	}
-	chained, err := chain(dir, log, meta, open.there)
+	chained, err := chain(dir, log, meta, files, open.there)
 	if err != nil {
 		return nil, nil, errors.Join(err, log.Close(), meta.Close())
 	}
@@ -69,14 +78,15 @@ func openWAL(dir string, open logOpening) (opened durableLog, files *segmentFile
 // another name first.
 func checkIndex(dir string, there bool) error {
 	path := filepath.Join(dir, metadb.FileName)
-	info, err := os.Stat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist) && !there:
+	file, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) && !there {
 		return nil
-	case err != nil:
+	}
+	if err != nil {
 		return fmt.Errorf("log: %w", err)
-	case info.Size() == 0:
-		return fmt.Errorf("log: %s is damaged: it is empty", path)
+	}
+	if err := errors.Join(store.CheckPages(file), file.Close()); err != nil {
+		return fmt.Errorf("log: %s %w", path, err)
 	}
 	return nil
 }
@@ -85,7 +95,8 @@ func checkIndex(dir string, there bool) error {
 // closes its metadata with it, which the WAL itself leaves open and locked.
 type walLog struct {
 	*wal.WAL
-	meta    *metadb.BoltMetaDB
+	meta    *logIndex
+	files   *segmentFiles
 	endFile *endFile
 
 	// end is the log's. Raft appends and cuts the end off in one goroutine; it cuts the
@@ -96,7 +107,7 @@ type walLog struct {
 
 // chain takes up an opened WAL where it ends. It returns an error where that is not
 // where it ended when it was written last.
-func chain(dir string, log *wal.WAL, meta *metadb.BoltMetaDB, there bool) (*walLog, error) {
+func chain(dir string, log *wal.WAL, meta *logIndex, files *segmentFiles, there bool) (*walLog, error) {
 	last, err := log.LastIndex()
 	if err != nil {
 		return nil, fmt.Errorf("log %s: %w", dir, err)
@@ -105,7 +116,7 @@ func chain(dir string, log *wal.WAL, meta *metadb.BoltMetaDB, there bool) (*walL
 	if err != nil {
 		return nil, err
 	}
-	l := &walLog{WAL: log, meta: meta, endFile: file}
+	l := &walLog{WAL: log, meta: meta, files: files, endFile: file}
 	if err := l.takeUp(last, noted); err != nil {
 		return nil, errors.Join(fmt.Errorf("log %s: %w", dir, err), file.close())
 	}
@@ -168,10 +179,19 @@ func (l *walLog) StoreLogs(logs []*raft.Log) error {
 		end, stored[i] = next, seal(log, to)
 	}
 	if err := l.WAL.StoreLogs(stored); err != nil {
-		return err
+		return l.because(err)
 	}
 	l.end = end
 	return l.endFile.write(end)
+}
+
+// because adds why the WAL is sealed and stays so: it begins its next segment in a
+// goroutine of its own, and only logs what goes wrong there.
+func (l *walLog) because(err error) error {
+	if !errors.Is(err, wal.ErrSealed) {
+		return err
+	}
+	return errors.Join(l.meta.failure(), l.files.failure(), err)
 }
 
 // DeleteRange implements raft.LogStore.
@@ -217,6 +237,39 @@ func (l *walLog) GetLog(index uint64, log *raft.Log) error {
 		return errDamaged
 	}
 	return unseal(log)
+}
+
+// Set implements raft.StableStore.
+func (l *walLog) Set(key, value []byte) error { return l.WAL.Set(key, sealValue(key, value)) }
+
+// Get implements raft.StableStore.
+func (l *walLog) Get(key []byte) ([]byte, error) {
+	sealed, err := l.WAL.Get(key)
+	if err != nil {
+		return nil, err
+	}
+	value, err := unsealValue(key, sealed)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", key, err)
+	}
+	return value, nil
+}
+
+// SetUint64 implements raft.StableStore.
+func (l *walLog) SetUint64(key []byte, value uint64) error {
+	return l.Set(key, binary.BigEndian.AppendUint64(nil, value))
+}
+
+// GetUint64 implements raft.StableStore.
+func (l *walLog) GetUint64(key []byte) (uint64, error) {
+	value, err := l.Get(key)
+	switch {
+	case err != nil || len(value) == 0:
+		return 0, err
+	case len(value) != 8:
+		return 0, fmt.Errorf("%s: %w", key, errDamaged)
+	}
+	return binary.BigEndian.Uint64(value), nil
 }
 
 // Close closes log, metadata and the file that remembers the end.

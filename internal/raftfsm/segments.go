@@ -2,6 +2,7 @@ package raftfsm
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
@@ -21,6 +22,7 @@ type segmentFiles struct {
 	mu    sync.Mutex
 	sizes map[string]int64 // by path
 	bytes int64            // their sum
+	wrong error            // of the latest file that could not be made
 }
 
 var _ types.VFS = (*segmentFiles)(nil)
@@ -48,6 +50,21 @@ func (s *segmentFiles) resize(path string, size int64) {
 	s.sizes[path] = size
 }
 
+// fail notes an error, and returns it.
+func (s *segmentFiles) fail(err error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wrong = err
+	return err
+}
+
+// failure returns why a segment could not be made, or nil.
+func (s *segmentFiles) failure() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.wrong
+}
+
 // ListDir implements [types.VFS].
 func (s *segmentFiles) ListDir(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
@@ -68,10 +85,10 @@ func (s *segmentFiles) Create(dir, name string, size uint64) (types.WritableFile
 	path := filepath.Join(dir, name)
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, err
+		return nil, s.fail(err)
 	}
 	if err := allocate(file, int64(size)); err != nil {
-		return nil, errors.Join(err, file.Close(), os.Remove(path))
+		return nil, errors.Join(s.fail(fmt.Errorf("allocate %s: %w", path, err)), file.Close(), os.Remove(path))
 	}
 	s.resize(path, int64(size))
 	s.rotated()

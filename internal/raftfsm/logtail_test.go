@@ -1,0 +1,203 @@
+package raftfsm
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/hashicorp/raft"
+	wal "github.com/hashicorp/raft-wal"
+	"github.com/hashicorp/raft-wal/metadb"
+)
+
+// segmentsOf returns the files of a log's segments, in order.
+func segmentsOf(t *testing.T, dir string) []string {
+	t.Helper()
+	segments, err := filepath.Glob(filepath.Join(dir, "*.wal"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(segments)
+	return segments
+}
+
+func readTestFile(t *testing.T, path string) []byte {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
+
+func writeTestFile(t *testing.T, path string, content []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// testBatch returns entries of a size each.
+func testBatch(first uint64, count, size int) []*raft.Log {
+	logs := make([]*raft.Log, count)
+	for i := range logs {
+		logs[i] = &raft.Log{Index: first + uint64(i), Term: 1, Data: bytes.Repeat([]byte{byte(first) + byte(i) | 1}, size)}
+	}
+	return logs
+}
+
+func storeBatch(t *testing.T, log durableLog, logs []*raft.Log) {
+	t.Helper()
+	if err := log.StoreLogs(logs); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func closeTestLog(t *testing.T, log durableLog) {
+	t.Helper()
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// goesOn opens the log twice and appends to it each time, and reads all of it.
+func goesOn(t *testing.T, dir string, last uint64) {
+	t.Helper()
+	for range 2 {
+		log := openTestLog(t, dir)
+		if got, err := log.LastIndex(); got != last || err != nil {
+			t.Fatalf("the log ends at %d, %v, want %d", got, err, last)
+		}
+		last++
+		storeBatch(t, log, testBatch(last, 1, 100))
+		for index := uint64(1); index <= last; index++ {
+			var entry raft.Log
+			if err := log.GetLog(index, &entry); err != nil {
+				t.Fatalf("entry %d: %v", index, err)
+			}
+		}
+		closeTestLog(t, log)
+	}
+}
+
+// sealed fills a log's first segment, and returns what index and end were before the
+// batch that sealed it, and the last entry before and with that.
+func sealedSegment(t *testing.T, dir string) (index, end []byte, before, last uint64) {
+	t.Helper()
+	log := openTestLog(t, dir)
+	const count, size = 8, 128 << 10
+	for next := uint64(1); len(segmentsOf(t, dir)) == 1; next += count {
+		index, end = readTestFile(t, filepath.Join(dir, metadb.FileName)), readTestFile(t, filepath.Join(dir, endName))
+		before, last = next-1, next+count-1
+		storeBatch(t, log, testBatch(next, count, size))
+		if last*size >= segmentBytes { // the next one is made in the background
+			storeBatch(t, log, testBatch(last+1, 1, 10))
+			break
+		}
+	}
+	closeTestLog(t, log)
+	segments := segmentsOf(t, dir)
+	if len(segments) != 2 {
+		t.Fatalf("segments %q", segments)
+	}
+	if err := os.Remove(segments[1]); err != nil {
+		t.Fatal(err)
+	}
+	return index, end, before, last
+}
+
+// A crash between the batch that seals a segment and the note of it in the index leaves a
+// log that goes on.
+func TestSealedSegmentThatTheIndexDoesNotKnow(t *testing.T) {
+	dir := t.TempDir()
+	index, end, _, last := sealedSegment(t, dir)
+	writeTestFile(t, filepath.Join(dir, metadb.FileName), index)
+	writeTestFile(t, filepath.Join(dir, endName), end)
+	goesOn(t, dir, last)
+	if segments := segmentsOf(t, dir); len(segments) != 2 {
+		t.Errorf("segments %q", segments)
+	}
+}
+
+// The same where a power cut has torn that batch: it was never acknowledged, and the
+// segment is not sealed.
+func TestTornBatchThatWouldHaveSealed(t *testing.T) {
+	dir := t.TempDir()
+	index, end, before, _ := sealedSegment(t, dir)
+	writeTestFile(t, filepath.Join(dir, metadb.FileName), index)
+	writeTestFile(t, filepath.Join(dir, endName), end)
+	segment := segmentsOf(t, dir)[0]
+	content := readTestFile(t, segment)
+	torn := scanTail(content).end - 200<<10 // within the last entries; index and commit are there
+	clear(content[torn : torn+512])
+	writeTestFile(t, segment, content)
+	goesOn(t, dir, before)
+}
+
+// What a torn batch leaves behind a later one is not taken for a part of the log.
+func TestTornBatchLeavesNothingBehind(t *testing.T) {
+	for name, tear := range map[string]func(torn []byte){
+		"its commit is missing":         func(torn []byte) { clear(torn[len(torn)-512:]) },
+		"its beginning is missing":      func(torn []byte) { clear(torn[:512]) },
+		"a part of an entry is missing": func(torn []byte) { clear(torn[1024:1536]) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			log := openTestLog(t, dir)
+			storeTestLogs(t, log, 1, 5, 1)
+			closeTestLog(t, log)
+			segment, end := segmentsOf(t, dir)[0], readTestFile(t, filepath.Join(dir, endName))
+			from := scanTail(readTestFile(t, segment)).end
+			log = openTestLog(t, dir)
+			storeBatch(t, log, testBatch(6, 8, 600))
+			closeTestLog(t, log)
+			content := readTestFile(t, segment)
+			tear(content[from:scanTail(content).end])
+			writeTestFile(t, segment, content)
+			writeTestFile(t, filepath.Join(dir, endName), end)
+			goesOn(t, dir, 5)
+			content = readTestFile(t, segment)
+			if rest := content[scanTail(content).end:]; bytes.ContainsFunc(rest, func(r rune) bool { return r != 0 }) {
+				t.Error("something is left behind the end of the log")
+			}
+		})
+	}
+}
+
+// What had been synced and is damaged since is refused, and left as it is.
+func TestDamagedEndIsNotWiped(t *testing.T) {
+	dir := t.TempDir()
+	log := openTestLog(t, dir)
+	storeTestLogs(t, log, 1, 5, 1)
+	closeTestLog(t, log)
+	segment := segmentsOf(t, dir)[0]
+	content := readTestFile(t, segment)
+	content[scanTail(content).end-30] ^= 1
+	writeTestFile(t, segment, content)
+	if _, _, err := openWAL(dir, logOpening{logger: newSlogAdapter(discard()), rotated: func() {}, there: true}); !errors.Is(err, ErrDiverged) {
+		t.Errorf("a damaged end: %v", err)
+	}
+	if !bytes.Equal(readTestFile(t, segment), content) {
+		t.Error("the segment was changed")
+	}
+}
+
+// Why the WAL cannot begin its next segment is told by whoever appends after that.
+func TestWhyTheNextSegmentIsMissing(t *testing.T) {
+	dir := t.TempDir()
+	log := openTestLog(t, dir)
+	defer closeTestLog(t, log)
+	if err := log.(*walLog).meta.Close(); err != nil { // so that no change of it succeeds
+		t.Fatal(err)
+	}
+	var err error
+	for next := uint64(1); err == nil && next < 200; next++ {
+		err = log.StoreLogs(testBatch(next, 1, 128<<10))
+	}
+	if !errors.Is(err, wal.ErrSealed) || !errors.Is(err, metadb.ErrUnintialized) {
+		t.Errorf("%v does not say why", err)
+	}
+}
