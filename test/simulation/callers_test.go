@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -61,13 +62,14 @@ func drawCallers(random *rand.Rand, key string, from time.Duration) []callerPlan
 
 // caller is one that calls, and does with a grant what owners do.
 type caller struct {
-	w      *world
-	plan   callerPlan
-	random *rand.Rand
-	nodes  []string // which it calls; nil for all
-	who    string
-	name   string // of its latest attempt; no two attempts share one
-	asked  int
+	w        *world
+	plan     callerPlan
+	random   *rand.Rand
+	nodes    []string      // which it calls; nil for all
+	patience time.Duration // how long it tries; 0 for the usual
+	who      string
+	name     string // of its latest attempt; no two attempts share one
+	asked    int
 }
 
 // node draws the node of the next try.
@@ -78,7 +80,7 @@ func (c *caller) node() string {
 	return one(c.random, c.nodes...)
 }
 
-// How long callers try.
+// How long callers try, unless they say otherwise.
 const (
 	patience  = 75 * time.Second
 	tryWithin = 3 * time.Second
@@ -124,7 +126,7 @@ func insist[A any](c *caller, t *told, within time.Duration, make func(context.C
 		}
 		// Some give up while they still know that nothing was done: it had better be true.
 		givesUp := not && !doubt && c.random.IntN(8) == 0
-		if givesUp || t.answered-t.first > patience || c.w.ctx.Err() != nil {
+		if givesUp || t.answered-t.first > cmp.Or(c.patience, patience) || c.w.ctx.Err() != nil {
 			t.outcome, t.unknown, t.never = err.Error(), doubt, !doubt
 			return answer, err
 		}

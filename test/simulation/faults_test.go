@@ -220,7 +220,7 @@ func (w *world) deaf(s step, random *rand.Rand, number int) bool {
 		w.callers++
 		return &caller{
 			w: w, plan: callerPlan{Key: key, TTL: time.Minute, Retention: keepsLong}, random: rand.New(rand.NewPCG(random.Uint64(), 0)),
-			who: fmt.Sprintf("caller %d", w.callers), nodes: nodes,
+			who: fmt.Sprintf("caller %d", w.callers), nodes: nodes, patience: patienceInFlurry,
 		}
 	}
 	owner := call(w.c.Others(old)...)
@@ -262,6 +262,9 @@ func (w *world) deaf(s step, random *rand.Rand, number int) bool {
 	}
 	return <-handing == nil
 }
+
+// patienceInFlurry bounds how long the next step has to wait.
+const patienceInFlurry = 4 * time.Second
 
 // ways returns a set of the six ways between the nodes.
 func ways(roles []string, set int) (all [][2]string) {
@@ -306,7 +309,7 @@ func (w *world) kill(name string) bool {
 
 // start starts a node that does not run, with an older state where that was asked for.
 func (w *world) start(name string, random *rand.Rand) {
-	if w.c.Node(name) != nil {
+	if w.c.Node(name) != nil || w.now() < w.away[name] {
 		return
 	}
 	kept := w.kept[name]
@@ -335,7 +338,7 @@ func (w *world) repair(random *rand.Rand) {
 	w.calm()
 	away := random.IntN(5) == 0
 	for _, name := range w.c.Names {
-		if w.c.Node(name) != nil || w.now() < w.away[name] {
+		if w.c.Node(name) != nil {
 			continue
 		}
 		if away {
@@ -348,6 +351,7 @@ func (w *world) repair(random *rand.Rand) {
 
 // mend mends everything and waits until it works.
 func (w *world) mend() {
+	clear(w.away)
 	w.c.Heal()
 	w.calm()
 	for _, name := range w.c.Names {
