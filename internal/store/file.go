@@ -201,8 +201,11 @@ func readHead(tx *bolt.Tx, want Identification) (head, error) {
 	if meta == nil || tx.Bucket(recordsBucket) == nil || tx.Bucket(responsesBucket) == nil {
 		return head{}, fmt.Errorf("%w: it lacks a bucket", ErrForeign)
 	}
-	if format := meta.Get(formatKey); len(format) != 1 || format[0] != formatVersion {
-		return head{}, fmt.Errorf("%w: its format is %v, known is %d", ErrForeign, format, formatVersion)
+	switch format := meta.Get(formatKey); {
+	case len(format) != 1:
+		return head{}, fmt.Errorf("%w: its format is %d bytes long", ErrForeign, len(format))
+	case format[0] != formatVersion:
+		return head{}, fmt.Errorf("%w: its format is %d, known is %d", ErrForeign, format[0], formatVersion)
 	}
 	id, err := decodeIdentification(meta.Get(identificationKey))
 	if err != nil {

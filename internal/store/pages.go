@@ -276,6 +276,7 @@ type walkedPage struct {
 	span    int64  // bytes, with the pages that it reaches over
 	content []byte // the first page, or more where the table is longer
 	table   int64  // where the table ends
+	within  bool   // it lies within an entry of the page with its id, and all of it is in content
 }
 
 // walkedElement is one entry of a page's table.
@@ -350,20 +351,39 @@ func (w *pageWalk) beneath(p *walkedPage, e walkedElement, within bounds) error 
 		return nil
 	}
 	// A bucket is the page of its root, or follows as a page of its own.
-	var bucket [boltBucketBytes + boltHeaderBytes]byte
-	if e.size < boltBucketBytes {
+	var bucket [boltBucketBytes]byte
+	switch {
+	case p.within:
+		return w.broken(p.id, "has a bucket within a bucket that lies within it")
+	case e.size < boltBucketBytes:
 		return w.broken(p.id, "has a bucket that is too short")
 	}
-	if err := w.read(p.id, bucket[:boltBucketBytes], e.value); err != nil {
+	if err := w.read(p.id, bucket[:], e.value); err != nil {
 		return err
 	}
 	if root := binary.NativeEndian.Uint64(bucket[:]); root != 0 {
 		return w.tree(root, p.depth+1, bounds{})
 	}
-	if e.size < int64(len(bucket)) {
-		return w.broken(p.id, "has a bucket that is too short")
+	return w.inline(p, e.value+boltBucketBytes, e.size-boltBucketBytes)
+}
+
+// inline checks a bucket that lies within a page, as a leaf of its own: bbolt makes those
+// of small buckets only.
+func (w *pageWalk) inline(p *walkedPage, at, size int64) error {
+	if size < boltHeaderBytes || size > w.pageBytes {
+		return w.broken(p.id, "has a bucket within it that is too short, or too long")
 	}
-	return nil
+	content := make([]byte, size)
+	if err := w.read(p.id, content, at); err != nil {
+		return err
+	}
+	table := boltHeaderBytes + int64(binary.NativeEndian.Uint16(content[10:]))*boltElementBytes
+	if binary.NativeEndian.Uint16(content[8:]) != boltLeafFlag || table > size {
+		return w.broken(p.id, "has a bucket within it that makes no sense")
+	}
+	return w.elements(&walkedPage{
+		id: p.id, depth: p.depth + 1, leaf: true, span: size, content: content, table: table, within: true,
+	}, bounds{})
 }
 
 // read reads bytes at an offset from the beginning of the page.

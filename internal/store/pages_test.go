@@ -28,7 +28,7 @@ func smallFile(t testing.TB) []byte {
 			if err != nil {
 				return err
 			}
-			for i := range map[string]int{"records": 40, "responses": 3}[string(name)] {
+			for i := range map[string]int{"records": 40, "responses": 3, "meta": 1}[string(name)] {
 				key := sequenceKey(uint64(i + 1))
 				if err := bucket.Put(key[:], make([]byte, 100+2000*len(name)/9*(i%2))); err != nil {
 					return err
@@ -157,6 +157,38 @@ func TestMetaPagesThatAreWholeAndMakeNoSense(t *testing.T) {
 			if err := checkTree(bytes.NewReader(content), int64(len(content))); !errors.Is(err, ErrCorrupt) {
 				t.Errorf("%s in meta page %d: %v", name, page, err)
 			}
+		}
+	}
+}
+
+// A small bucket lies within the page that names it, as a page of its own, which is looked
+// at like any other: bbolt would read as far as it says.
+func TestBucketsWithinAPage(t *testing.T) {
+	const flags, count, element = 8, 10, boltHeaderBytes // of the page that the bucket is
+	for name, damage := range map[string]func(page []byte){
+		"a page of another kind":      func(p []byte) { p[flags] = boltBranchFlag },
+		"a page of no kind":           func(p []byte) { p[flags] = 0 },
+		"more entries than there are": func(p []byte) { binary.NativeEndian.PutUint16(p[count:], 0xffff) },
+		"one entry more":              func(p []byte) { binary.NativeEndian.PutUint16(p[count:], 2) },
+		"an entry elsewhere":          func(p []byte) { binary.NativeEndian.PutUint32(p[element+4:], 1<<31) },
+		"a long key":                  func(p []byte) { binary.NativeEndian.PutUint32(p[element+8:], 1<<31) },
+		"a long value":                func(p []byte) { binary.NativeEndian.PutUint32(p[element+12:], 1<<31) },
+		"a value a byte too long":     func(p []byte) { binary.NativeEndian.PutUint32(p[element+12:], 101) },
+		"a bucket within":             func(p []byte) { p[element] = boltBucketElement },
+	} {
+		content := smallFile(t)
+		meta, err := readMeta(bytes.NewReader(content), int64(len(content)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		root := content[int64(meta.root)*meta.pageBytes:][:meta.pageBytes]
+		bucket := root[bytes.Index(root, metaBucket)+len(metaBucket):]
+		if binary.NativeEndian.Uint64(bucket) != 0 || binary.NativeEndian.Uint16(bucket[boltBucketBytes+count:]) != 1 {
+			t.Fatal("the bucket with one entry lies elsewhere")
+		}
+		damage(bucket[boltBucketBytes:])
+		if err := checkTree(bytes.NewReader(content), int64(len(content))); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
