@@ -24,8 +24,9 @@
 // Nodes are killed, alone, in pairs and all, while they hand over leadership and again
 // while they start: they find their files as they were at the moment of the kill, or with
 // the state file of an earlier moment, from which the log has to be applied again.
-// Nodes are stopped, and once in a cluster's life one is away until the others' logs do not
-// reach back to what it has, so that it is sent a snapshot. Leadership is handed over, also
+// Nodes are stopped, and once in a cluster's life one is away for five minutes while 11,000
+// entries are written: where the others have cut their logs by then it is sent a
+// snapshot, which is counted. Leadership is handed over, also
 // by a leader that does not hear of it and is asked by a flurry of calls meanwhile. The six
 // ways between the nodes are cut in every combination, one way and both, for long and
 // in quick turns, and so are the ways to callers; what is under way is held, and arrives

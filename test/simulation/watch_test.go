@@ -29,6 +29,8 @@ type watchedShard struct {
 	terms   []time.Duration // when a leader of another term was there for the first time
 	term    uint64
 	applied map[string]uint64 // by node, the last entry that it has been seen to have applied
+	sent    map[string]uint64 // by node, the entry of the last snapshot that it was sent
+	sends   int
 }
 
 // span is a stretch of time.
@@ -37,7 +39,7 @@ type span struct{ from, to time.Duration }
 func newWatcher(shards int) *watcher {
 	w := &watcher{shards: make([]watchedShard, shards)}
 	for i := range w.shards {
-		w.shards[i].applied = map[string]uint64{}
+		w.shards[i].applied, w.shards[i].sent = map[string]uint64{}, map[string]uint64{}
 	}
 	return w
 }
@@ -96,9 +98,14 @@ func (w *watcher) saw(number int, term uint64, now time.Duration) {
 func (w *watcher) index(number int, c *cluster.Cluster) {
 	for _, name := range c.Names {
 		if r := c.Replica(name, number); r != nil {
-			at := r.Group().Store().Applied().Index
+			at, sent := r.Group().Store().Applied().Index, r.Group().Store().InstalledAt()
 			w.mu.Lock()
-			w.shards[number].applied[name] = at
+			s := &w.shards[number]
+			s.applied[name] = at
+			if sent > s.sent[name] {
+				s.sent[name] = sent
+				s.sends++
+			}
 			w.mu.Unlock()
 		}
 	}
@@ -112,6 +119,16 @@ func (w *watcher) applied(name string) (own, any []uint64) {
 		own, any = append(own, s.applied[name]), append(any, slices.Max(slices.Collect(maps.Values(s.applied))))
 	}
 	return own, any
+}
+
+// snapshots returns how many snapshots have been sent to replicas.
+func (w *watcher) snapshots() (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range w.shards {
+		n += s.sends
+	}
+	return n
 }
 
 // elections returns how many leaders there have been, of all shards, each counted once

@@ -47,12 +47,11 @@ type world struct {
 	operations atomic.Int64 // of the programs
 	slowest    atomic.Int64 // how long anything may take over a link at most
 
-	kept      map[string][]uint64      // by node, the entries that were applied when its state was set aside
-	away      map[string]time.Duration // by node, until when it stays away
-	rewind    map[string]bool          // by node, whether it is to find an older state
-	rewound   int
-	installed map[string]uint64 // by replica, the entry of the last snapshot that it was sent
-	fences    map[int]uint64    // by shard, the highest of the hours before
+	kept    map[string][]uint64      // by node, the entries that were applied when its state was set aside
+	away    map[string]time.Duration // by node, until when it stays away
+	rewind  map[string]bool          // by node, whether it is to find an older state
+	rewound int
+	fences  map[int]uint64 // by shard, the highest of the hours before
 
 	mu         sync.Mutex
 	story      []string // what befell the cluster, this hour
@@ -91,7 +90,7 @@ func newWorld(t *testing.T, seed uint64, dir string) *world {
 	w := &world{
 		t: t, seed: seed, shards: one(random, 1, 1, 2, 3), began: time.Now(), log: &tail{},
 		book: newBook(), effects: newEffects(),
-		kept: map[string][]uint64{}, away: map[string]time.Duration{}, rewind: map[string]bool{}, fences: map[int]uint64{}, installed: map[string]uint64{},
+		kept: map[string][]uint64{}, away: map[string]time.Duration{}, rewind: map[string]bool{}, fences: map[int]uint64{},
 	}
 	w.ctx, w.end = context.WithCancel(context.Background())
 	w.watcher = newWatcher(w.shards)
@@ -170,6 +169,7 @@ func (w *world) hour(number int) figures {
 	began, real := w.now(), realTime()
 	before := figures{
 		operations: w.book.operations() + int(w.operations.Load()), elections: w.watcher.elections(), acts: w.effects.actions, rewound: w.rewound,
+		installed: w.watcher.snapshots(),
 	}
 	p := planHour(w.seed, number, w.shards)
 	w.slowest.Store(0)
@@ -196,12 +196,12 @@ func (w *world) hour(number int) figures {
 	w.readBack(number)
 	time.Sleep(began + hourLength - w.now())
 	w.c.Agree()
-	f.installed = w.snapshots()
 	unwatch()
 
 	f.operations = w.book.operations() + int(w.operations.Load()) - before.operations
 	f.elections = w.watcher.elections() - before.elections
 	f.acts, f.rewound = w.effects.actions-before.acts, w.rewound-before.rewound
+	f.installed = w.watcher.snapshots() - before.installed
 	keys := w.book.take(isLong)
 	w.grow(keys)
 	w.undecided = 0
@@ -211,20 +211,6 @@ func (w *world) hour(number int) figures {
 	f.took = realTime() - real
 	w.tell(fmt.Sprintf("hour %d", number))
 	return f
-}
-
-// snapshots returns how many replicas have been sent one since the last time.
-func (w *world) snapshots() (n int) {
-	for _, name := range w.c.Names {
-		for number := range w.shards {
-			replica := fmt.Sprintf("%s/%d", name, number)
-			if at := w.c.Replica(name, number).Group().Store().InstalledAt(); at > w.installed[replica] {
-				w.installed[replica] = at
-				n++
-			}
-		}
-	}
-	return n
 }
 
 // call starts all who call in an hour.
