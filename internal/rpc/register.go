@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
@@ -32,6 +33,7 @@ func Register(cfg Config, servers ...grpc.ServiceRegistrar) error {
 		logger:      cfg.Logger,
 		closing:     cfg.Closing,
 		unsent:      cfg.unsent,
+		sessions:    semaphore.NewWeighted(sessionsBytesMax),
 	}
 	if s.storageFull == nil {
 		s.storageFull = func() bool { return false }

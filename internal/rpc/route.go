@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
@@ -34,6 +35,7 @@ type server struct {
 	logger      *slog.Logger
 	closing     <-chan struct{}
 	unsent      *unsent
+	sessions    *semaphore.Weighted // bytes under way in all sessions
 }
 
 // hop is one call to one shard, wherever it is led.

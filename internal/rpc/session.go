@@ -27,6 +27,13 @@ const (
 	// answers that are done at the same time.
 	sessionAnswersMax     = 256
 	sessionAnswerBytesMax = 64 << 10
+	// sessionsBytesMax bounds what is under way in all sessions of a node: the bytes of the
+	// requests, and callBytes for each call. Beyond it no session is read.
+	sessionsBytesMax = 64 << 20
+	callBytes        = 1 << 10
+	// sessionStalledMax is how long a client may take no answers. Its session is ended then,
+	// so that it does not keep what others need.
+	sessionStalledMax = 10 * time.Second
 )
 
 // Session implements coordinatorv1.CoordinatorServiceServer.
@@ -44,7 +51,9 @@ func (s *coordinatorService) Session(stream grpc.BidiStreamingServer[coordinator
 		room:    newRoom(sessionCallsMax, sessionBytesMax),
 		running: make(map[uint64]context.CancelFunc),
 		answers: make(chan sessionAnswer, sessionCallsMax),
+		stalled: make(chan struct{}, 1),
 	}
+	x.accepting, x.stop = context.WithCancel(ctx)
 	defer context.AfterFunc(ctx, x.room.close)()
 	defer x.drop()
 	defer cancel()
@@ -60,14 +69,26 @@ func (s *coordinatorService) Session(stream grpc.BidiStreamingServer[coordinator
 	case err = <-received: // no more calls, or none that can be read
 	case err = <-sent: // the stream is broken
 		return err
+	case <-x.stalled:
+		return stalled()
 	case <-s.closing:
 		err = reason.Error(reason.ShuttingDown, "")
 	}
 	x.finish()
-	if failed := <-sent; failed != nil {
-		return failed
+	select {
+	case failed := <-sent:
+		if failed != nil {
+			return failed
+		}
+		return err
+	case <-x.stalled:
+		return stalled()
 	}
-	return err
+}
+
+// stalled is how a session ends whose client takes no answers.
+func stalled() error {
+	return reason.Error(reason.Overloaded, "the client takes no answers; what it was not told is to be asked again")
 }
 
 // session is one stream with its calls.
@@ -77,6 +98,10 @@ type session struct {
 	ctx     context.Context
 	link    *link
 	room    *room
+	stalled chan struct{} // capacity 1: the client takes no answers
+
+	accepting context.Context // calls are started until it ends
+	stop      context.CancelFunc
 
 	mu      sync.Mutex
 	running map[uint64]context.CancelFunc // by the call's id
@@ -97,6 +122,7 @@ type sessionAnswer struct {
 
 // end starts no more calls, and waits for those that are under way.
 func (x *session) end() {
+	x.stop()
 	x.room.close()
 	x.mu.Lock()
 	x.ended = true
@@ -119,7 +145,7 @@ func (x *session) drop() {
 			if !ok {
 				return
 			}
-			answer.held.end()
+			x.settle(answer, false)
 		default:
 			return
 		}
@@ -159,10 +185,14 @@ func (x *session) start(call *coordinatorv1.SessionCall) error {
 	if !x.room.take(size) {
 		return nil // the session is ending: what is not started is not answered
 	}
+	if x.service.sessions.Acquire(x.accepting, int64(callBytes+size)) != nil {
+		x.room.give(size)
+		return nil // as above
+	}
 	ctx, cancel := context.WithCancel(x.ctx)
 	if err := x.admit(call.GetId(), cancel); err != nil {
 		cancel()
-		x.room.give(size)
+		x.give(size)
 		return err
 	}
 	go func() {
@@ -176,6 +206,20 @@ func (x *session) start(call *coordinatorv1.SessionCall) error {
 		x.answers <- answer
 	}()
 	return nil
+}
+
+// give gives back what a call took.
+func (x *session) give(size int) {
+	x.service.sessions.Release(int64(callBytes + size))
+	x.room.give(size)
+}
+
+// settle is the end of an answer: gRPC has it, or nobody will.
+func (x *session) settle(answer sessionAnswer, sent bool) {
+	if !sent || !answer.large {
+		answer.held.end()
+	}
+	x.give(answer.request)
 }
 
 // errEnding reports a call that came too late to be started.
@@ -301,7 +345,7 @@ func (x *session) send() error {
 		}
 		if err := x.write(batch); err != nil {
 			if next != nil {
-				next.held.end()
+				x.settle(*next, false)
 			}
 			return err
 		}
@@ -318,17 +362,16 @@ func (x *session) write(batch []sessionAnswer) error {
 	for i, answer := range batch {
 		message.Answers[i] = answer.message
 	}
+	timer := time.AfterFunc(sessionStalledMax, func() { x.stalled <- struct{}{} })
 	var err error
 	if batch[0].large {
 		err = x.stream.SendMsg(answered{message, batch[0].held})
 	} else {
 		err = x.stream.Send(message)
 	}
+	timer.Stop()
 	for _, answer := range batch {
-		if !answer.large || err != nil {
-			answer.held.end()
-		}
-		x.room.give(answer.request)
+		x.settle(answer, err == nil)
 	}
 	return err
 }

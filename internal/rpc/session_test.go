@@ -6,14 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"runtime"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
@@ -311,6 +315,67 @@ func TestSessionThatIsNotRead(t *testing.T) {
 	if held := n.unsent(); held != 0 {
 		t.Errorf("%d bytes are held for nobody", held)
 	}
+}
+
+// Clients that ask without end and read nothing do not keep others from their answers for
+// longer than they are borne, and what they held is free again.
+func TestSessionsThatAreNotReadAreEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := start(t, "n1", func(cfg *rpc.Config) { cfg.Settings.UnsentBytesMax = 4 << 20 })
+		commitLarge(t, n, "k")
+		// A window that does not grow, so that little is enough to fill it.
+		listener := bufconn.Listen(1 << 20)
+		n.serve(t, listener)
+		narrow, err := grpc.NewClient("passthrough:///narrow", grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }),
+			grpc.WithInitialWindowSize(64<<10), grpc.WithInitialConnWindowSize(1<<20))
+		wantNone(t, err)
+		client := coordinatorv1.NewCoordinatorServiceClient(narrow)
+		var streams []grpc.BidiStreamingClient[coordinatorv1.SessionRequest, coordinatorv1.SessionResponse]
+		for range 4 {
+			stream, err := client.Session(t.Context())
+			wantNone(t, err)
+			streams = append(streams, stream)
+			go func() { // until nothing is taken from it any more
+				for id := uint64(1); ; id++ {
+					call := reserveCall(&coordinatorv1.ReserveRequest{Identity: key("k")})
+					call.Id = id
+					if stream.Send(&coordinatorv1.SessionRequest{Calls: []*coordinatorv1.SessionCall{call}}) != nil {
+						return
+					}
+				}
+			}()
+		}
+		time.Sleep(9 * time.Second)
+		if n.unsent() == 0 {
+			t.Error("nothing is held: they are not stalled")
+		}
+		time.Sleep(2 * time.Second)
+		for _, stream := range streams {
+			var err error
+			for err == nil {
+				_, err = stream.Recv()
+			}
+			wantReason(t, err, reason.Overloaded)
+		}
+		synctest.Wait()
+		if held := n.unsent(); held != 0 {
+			t.Errorf("%d bytes are held for nobody", held)
+		}
+		// Another one has all the room.
+		s := openSession(t, n.coordinator)
+		calls := make([]*coordinatorv1.SessionCall, 1000)
+		for i := range calls {
+			calls[i] = reserveCall(&coordinatorv1.ReserveRequest{Identity: key(fmt.Sprint("free", i))})
+		}
+		for _, id := range s.send(calls...) {
+			if s.answer(id).GetReserve().GetGranted() == nil {
+				t.Fatal("not granted")
+			}
+		}
+		n.server.Stop()
+		_, _ = n.connection.Close(), narrow.Close()
+	})
 }
 
 // rawCodec sends bytes as they are.

@@ -100,15 +100,17 @@ type CoordinatorServiceClient interface {
 	// Session carries many calls over one stream, at less than a call costs by itself.
 	// Each is answered as if it had been made by itself, when it is done: in any order,
 	// and calls that are under way at the same time may be carried out in any order. At
-	// most 1,024 calls or 4 MiB of them are under way; what is sent beyond that waits
-	// until some are answered.
+	// most 1,024 calls or 4 MiB of them are under way, and 64 MiB in all sessions of a
+	// node, a call counting 1 KiB more than its bytes; what is sent beyond that waits until
+	// some are answered.
 	//
 	// A session that ends, for whatever reason, leaves the calls in doubt that it had not
 	// answered: the same call again, with the same attempt_id or token, tells the truth.
 	// Half-closing it lets what is under way be answered, and ends it.
 	//
 	// Errors: INVALID_ARGUMENT (a message that is none, or two calls under way with one
-	// id), SHUTTING_DOWN (the node is stopping; go on with another).
+	// id), SHUTTING_DOWN (the node is stopping; go on with another), OVERLOADED (the client
+	// has taken no answers for 10 s).
 	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SessionRequest, SessionResponse], error)
 }
 
@@ -265,15 +267,17 @@ type CoordinatorServiceServer interface {
 	// Session carries many calls over one stream, at less than a call costs by itself.
 	// Each is answered as if it had been made by itself, when it is done: in any order,
 	// and calls that are under way at the same time may be carried out in any order. At
-	// most 1,024 calls or 4 MiB of them are under way; what is sent beyond that waits
-	// until some are answered.
+	// most 1,024 calls or 4 MiB of them are under way, and 64 MiB in all sessions of a
+	// node, a call counting 1 KiB more than its bytes; what is sent beyond that waits until
+	// some are answered.
 	//
 	// A session that ends, for whatever reason, leaves the calls in doubt that it had not
 	// answered: the same call again, with the same attempt_id or token, tells the truth.
 	// Half-closing it lets what is under way be answered, and ends it.
 	//
 	// Errors: INVALID_ARGUMENT (a message that is none, or two calls under way with one
-	// id), SHUTTING_DOWN (the node is stopping; go on with another).
+	// id), SHUTTING_DOWN (the node is stopping; go on with another), OVERLOADED (the client
+	// has taken no answers for 10 s).
 	Session(grpc.BidiStreamingServer[SessionRequest, SessionResponse]) error
 	mustEmbedUnimplementedCoordinatorServiceServer()
 }
