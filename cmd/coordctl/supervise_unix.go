@@ -27,6 +27,9 @@ const (
 	// end by then hangs in the kernel.
 	goneWithin = 5 * time.Second
 	goneEvery  = 5 * time.Millisecond
+	// diedWithin is how long a guard that has killed its group, and so itself, takes to be
+	// gone.
+	diedWithin = 500 * time.Millisecond
 	// tellWithin is how long telling the guard something may take.
 	tellWithin = 100 * time.Millisecond
 	// guardWithin is how long the guard may take to start.
@@ -104,9 +107,14 @@ func (r *runner) supervise(reservation *client.Reservation, kept *capture) endin
 	}
 	s.until(waited, r)
 	status, signalled := statusOf(command.ProcessState)
-	if s.stopped == nil && signalled && reservation.Context().Err() != nil {
-		// The guard was quicker, because this program stood still.
-		s.stopped = context.Cause(reservation.Context())
+	if s.stopped == nil && signalled {
+		// The guard may have been quicker, because this program stood still.
+		switch {
+		case reservation.Context().Err() != nil:
+			s.stopped = context.Cause(reservation.Context())
+		case status == exitSignalled+int(syscall.SIGKILL) && g.died():
+			s.stopped = errGuarded
+		}
 	}
 	if s.stopped != nil {
 		g.kill()
@@ -224,6 +232,10 @@ func (s *supervision) signal(which syscall.Signal) {
 // errUnrenewed is why a command is stopped ahead of the owner's deadline.
 var errUnrenewed = errors.New("the reservation could not be renewed, and is about to end")
 
+// errGuarded is why a command was stopped although the ownership goes on: it was renewed
+// while this program stood still, and the guard had not been told.
+var errGuarded = errors.New("this program stood still for so long that the command had to be stopped")
+
 // errTooLate is why a command was not started although it was admitted.
 var errTooLate = errors.New("the reservation was about to end before the command could be started")
 
@@ -246,6 +258,7 @@ func (e *guardError) Unwrap() error { return e.err }
 type guard struct {
 	process *exec.Cmd
 	pipe    *os.File
+	told    time.Duration // the latest moment, on [sharedClock]; 0: none
 	ended   bool
 }
 
@@ -289,10 +302,28 @@ func (g *guard) tell(reservation *client.Reservation) time.Duration {
 	remaining := reservation.Remaining()
 	if ok && remaining > 0 {
 		// It waits only so long: a group may be stopped, its guard too, and the pipe full.
-		_ = g.pipe.SetWriteDeadline(time.Now().Add(tellWithin))
-		_, _ = g.pipe.Write(binary.BigEndian.AppendUint64(nil, uint64(now+remaining)))
+		g.told = now + remaining
+		_ = g.write()
 	}
 	return remaining
+}
+
+func (g *guard) write() error {
+	_ = g.pipe.SetWriteDeadline(time.Now().Add(tellWithin))
+	_, err := g.pipe.Write(binary.BigEndian.AppendUint64(nil, uint64(g.told)))
+	return err
+}
+
+// died reports whether the guard is gone, once its command was killed: then it was the guard
+// that did it, or whoever killed both. It tells the guard what that knows already: nobody
+// reads what is written for one that is gone.
+func (g *guard) died() bool {
+	for deadline := time.Now().Add(diedWithin); time.Now().Before(deadline); <-time.After(goneEvery) {
+		if errors.Is(g.write(), syscall.EPIPE) {
+			return true
+		}
+	}
+	return false
 }
 
 // start starts a command in the guard's group and returns what is closed once it has

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -387,6 +388,39 @@ func TestRunStandsStill(t *testing.T) {
 	}
 	first.signal(t, syscall.SIGCONT)
 	first.expect(t, 107)
+}
+
+// A command that was killed together with its guard, which is how the guard kills, has not
+// ended by itself, although the key is still its own: nothing is recorded. One that was
+// killed alone has.
+func TestRunWhoseGroupWasKilled(t *testing.T) {
+	t.Parallel()
+	cluster := process.Start(t, programs, 1)
+	for _, test := range []struct {
+		key   string
+		group bool
+		code  int
+		again int // of a caller that does not wait
+	}{
+		{"group", true, 107, 3}, {"command", false, 137, 137},
+	} {
+		file := filepath.Join(t.TempDir(), "pid")
+		arguments := []string{"--key", test.key, "--on-lapse", "hold", "--", "sh", "-c", `echo $$ > "$1"; while :; do sleep 0.05; done`, "sh", file}
+		r := startRun(t, cluster.Endpoints(), arguments...)
+		awaitFile(t, file)
+		content, err := os.ReadFile(file)
+		must(t, err)
+		pid, err := strconv.Atoi(strings.TrimSpace(string(content)))
+		must(t, err)
+		group, err := syscall.Getpgid(pid)
+		must(t, err)
+		if test.group {
+			pid = -group
+		}
+		must(t, syscall.Kill(pid, syscall.SIGKILL))
+		r.expect(t, test.code)
+		startRun(t, cluster.Endpoints(), append([]string{"--no-wait"}, arguments...)...).expect(t, test.again)
+	}
 }
 
 // What a command says is passed through whole and replayed byte for byte, its last 64 KiB
