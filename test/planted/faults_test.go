@@ -6,6 +6,10 @@ import "github.com/atmostonce/coordinator/test/process"
 type fault struct {
 	name, file    string
 	before, after string
+	// tests are the package and the test that are to find it, where the simulated hours do
+	// not: they never stop a process, or cut a leader off from its followers and not from
+	// its callers for long enough.
+	tests, run string
 }
 
 func (f fault) edit() process.Edit { return process.Edit{File: f.file, Old: f.before, New: f.after} }
@@ -81,6 +85,7 @@ var faults = []fault{
 		name: "a duplicate is answered without asking the followers", file: "internal/actor/answers.go",
 		before: "case a.cfg.Group.Confirmed(a.lead.term, q.closedAt):",
 		after:  "case a.lead != nil:",
+		tests:  "test/cluster", run: "^TestDeposedLeaderAnswersNothing$",
 	},
 	{
 		name: "the clock of a new leader is ahead", file: "internal/actor/leadership.go",
@@ -98,19 +103,19 @@ var faults = []fault{
 		after:  "\tdefault:\n\t\tp.fail(ErrNoLeader, ErrNoLeader)\n\t}\n",
 	},
 	{
-		name: "a failed entry is told as applied", file: "internal/actor/propose.go",
-		before: "\tcase e.err == nil && known && result != nil && !result.Stale:\n",
-		after:  "\tcase e.err == nil && known && result != nil:\n\t\tif result.Stale {\n\t\t\tresult.Answers = make([]admission.Answer, len(p.commands))\n\t\t\tfor i, c := range p.commands {\n\t\t\t\tif commit, ok := c.request.Command.(admission.Commit); ok {\n\t\t\t\t\tresult.Answers[i] = admission.Answer{Deadline: admission.Time(commit.Retention)}\n\t\t\t\t} else {\n\t\t\t\t\tresult.Answers[i].Refusal = admission.DeadlineExceeded\n\t\t\t\t}\n\t\t\t}\n\t\t\tcurrent = true\n\t\t}\n",
+		name: "a commit whose outcome is unknown is acknowledged", file: "internal/actor/propose.go",
+		before: "\tdefault:\n\t\tp.fail(ErrOutcomeUnknown, ErrNoLeader)\n\t}\n",
+		after:  "\tdefault:\n\t\tfor _, c := range p.commands {\n\t\t\tif _, ok := c.request.Command.(admission.Commit); ok && !p.expired {\n\t\t\t\tc.answer(Reply{Remaining: time.Hour})\n\t\t\t\tp.commands = nil\n\t\t\t\tbreak\n\t\t\t}\n\t\t}\n\t\tp.fail(ErrOutcomeUnknown, ErrNoLeader)\n\t}\n",
 	},
 	{
-		name: "an entry of another term counts", file: "internal/raftfsm/batch.go",
-		before: "if b.entry.Term != term || clock.Term != term {",
-		after:  "if clock.Term == 0 {",
+		name: "the clock of a new term goes on from the old one's beginning", file: "internal/raftfsm/fsm.go",
+		before: "clock = store.Clock{Term: term, Noted: clock.Now, Now: clock.Now}",
+		after:  "clock = store.Clock{Term: term, Noted: clock.Noted, Now: clock.Now}",
 	},
 	{
-		name: "a leader's start counts twice", file: "internal/raftfsm/fsm.go",
-		before: "case clock.Term != term:",
-		after:  "case clock.Term != term || clock.Now > 0:",
+		name: "the clock of the log runs twice as fast", file: "internal/raftfsm/batch.go",
+		before: "now := clock.Noted.Add(b.entry.Elapsed)",
+		after:  "now := clock.Noted.Add(2*b.entry.Elapsed)",
 	},
 	{
 		name: "the applied position is saved early", file: "internal/store/flush.go",
