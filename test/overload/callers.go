@@ -21,9 +21,10 @@ import (
 )
 
 const (
-	// hasty is how soon a caller tries again that does not heed what it is told, as
-	// every other one does.
-	hasty = 20 * time.Millisecond
+	// hasty is how soon a caller tries again that does not heed what it is told, which is
+	// one in unheeding.
+	hasty     = 50 * time.Millisecond
+	unheeding = 8
 	// shared is one key in how many that two callers are at.
 	shared = 16
 	// astray is one call in how many that goes to a node that may not lead its shard.
@@ -134,14 +135,7 @@ func (c *crowd) once(ctx context.Context, random *rand.Rand, caller int, number 
 	id := c.identity(number)
 	written := c.written(number)
 	attempt := load.AttemptID()
-	answer, err := insist(ctx, c, random, caller, id, func(ctx context.Context, service coordinatorv1.CoordinatorServiceClient) (*coordinatorv1.ReserveResponse, error) {
-		e := c.event(history.Granted, id)
-		copy(e.Attempt[:], attempt)
-		e.TTL, e.Retention = admission.PendingTTLDefault, admission.RetentionDefault
-		answer, err := service.Reserve(ctx, &coordinatorv1.ReserveRequest{Identity: id, AttemptId: attempt})
-		c.told(e, answer, err, written)
-		return answer, err
-	})
+	answer, err := c.reserve(ctx, random, caller, id, attempt, written)
 	if err != nil {
 		return unfinished
 	}
@@ -173,6 +167,19 @@ func (c *crowd) once(ctx context.Context, random *rand.Rand, caller int, number 
 	return committed
 }
 
+// reserve asks for a key until there is an answer.
+func (c *crowd) reserve(ctx context.Context, random *rand.Rand, caller int, id *coordinatorv1.Identity, attempt []byte, written bool,
+) (*coordinatorv1.ReserveResponse, error) {
+	return insist(ctx, c, random, caller, id, func(ctx context.Context, service coordinatorv1.CoordinatorServiceClient) (*coordinatorv1.ReserveResponse, error) {
+		e := c.event(history.Granted, id)
+		copy(e.Attempt[:], attempt)
+		e.TTL, e.Retention = admission.PendingTTLDefault, admission.RetentionDefault
+		answer, err := service.Reserve(ctx, &coordinatorv1.ReserveRequest{Identity: id, AttemptId: attempt})
+		c.told(e, answer, err, written)
+		return answer, err
+	})
+}
+
 // insist makes a call until it is answered, or its caller has no patience left.
 func insist[A any](ctx context.Context, c *crowd, random *rand.Rand, caller int, id *coordinatorv1.Identity,
 	call func(context.Context, coordinatorv1.CoordinatorServiceClient) (A, error),
@@ -188,7 +195,7 @@ func insist[A any](ctx context.Context, c *crowd, random *rand.Rand, caller int,
 			return answer, err
 		}
 		pause := f.RetryAfter/2 + time.Duration(random.Int64N(int64(f.RetryAfter)+1))
-		if caller%2 == 0 || pause == 0 {
+		if caller%unheeding == 0 || pause == 0 {
 			pause = hasty
 		}
 		select {

@@ -71,5 +71,6 @@
 // A violation is told with the seed, the hour, the calls of the key and what befell the
 // cluster; the nodes' log is kept in a file that is named. Where the calls of a key are too
 // many without an answer for an order to be searched, they are printed, and the hour does
-// not count. The planted faults show that the hour can be failed.
+// not count. Package planted shows that the hour can be
+// failed.
 package simulation
