@@ -7,8 +7,7 @@ type fault struct {
 	name, file    string
 	before, after string
 	// tests are the package and the test that are to find it, where the simulated hours do
-	// not: they never stop a process, or cut a leader off from its followers and not from
-	// its callers for long enough.
+	// not: no process stands still in them.
 	tests, run string
 }
 
@@ -85,7 +84,7 @@ var faults = []fault{
 		name: "a duplicate is answered without asking the followers", file: "internal/actor/answers.go",
 		before: "case a.cfg.Group.Confirmed(a.lead.term, q.closedAt):",
 		after:  "case a.lead != nil:",
-		tests:  "test/cluster", run: "^TestDeposedLeaderAnswersNothing$",
+		tests:  "test/e2e", run: "^TestPausedLeader$",
 	},
 	{
 		name: "the clock of a new leader is ahead", file: "internal/actor/leadership.go",

@@ -27,9 +27,9 @@ var (
 	violations = regexp.MustCompile(`(?s)seed \d+, [^\n]*:\n(.*?)\n\s*what befell the cluster:`)
 	nodesLog   = regexp.MustCompile(`the end of the nodes' log: (\S+)`)
 	// stopped is how a replica ends itself that finds its state to be wrong.
-	stopped = regexp.MustCompile(`(?m)^.*(the state is not the leader's|do not belong together|it should have \d+ and \d+ with).*$`)
-	// stale is what the test of deposed leaders says.
-	stale = regexp.MustCompile(`(?m)^.*after it was committed, shows it pending.*$`)
+	stopped = regexp.MustCompile(`(?m)^.*(the state is not the leader's|do not belong together|it should have \d+ and \d+ with|broken invariant).*$`)
+	// rules are those that the checker says are broken where processes are judged.
+	rules = regexp.MustCompile(`(?m)^.*(double grant|lost commit|wrong replay|repeated fence|lost grant|lost release|wrong refusal|not linearizable).*$`)
 )
 
 // finding returns what an output says was broken, or "".
@@ -42,8 +42,10 @@ func finding(out []byte) string {
 			}
 		}
 	}
-	if line := stale.Find(out); line != nil {
-		return string(line)
+	for _, told := range []*regexp.Regexp{rules, stopped} {
+		if line := told.Find(out); line != nil {
+			return string(line)
+		}
 	}
 	if path := nodesLog.FindSubmatch(out); path != nil {
 		log, err := os.ReadFile(string(path[1]))
@@ -93,6 +95,8 @@ func plant(t *testing.T, f fault) bool {
 	defer cancel()
 	command := exec.CommandContext(ctx, program, arguments...)
 	command.Dir = filepath.Join("..", filepath.Base(tests))
+	// A test of processes builds them by itself.
+	command.Env = append(os.Environ(), "GOFLAGS=-overlay="+filepath.Join(dir, "planted.test-edited", "overlay.json"))
 	began := time.Now()
 	out, err := command.CombinedOutput()
 	found := finding(out)
