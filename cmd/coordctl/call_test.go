@@ -49,6 +49,13 @@ func (s *stub) Reserve(_ context.Context, request *coordinatorv1.ReserveRequest)
 	return s.reserve(len(s.requests))
 }
 
+// answers says how Reserve is answered from now on. A call of before may still arrive.
+func (s *stub) answers(reserve func(call int) (*coordinatorv1.ReserveResponse, error)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reserve = reserve
+}
+
 // attempts returns the attempt ids that have been seen, and how many calls there were.
 func (s *stub) attempts() (ids map[string]bool, calls int) {
 	s.mu.Lock()
@@ -134,7 +141,7 @@ func TestEveryReasonHasItsExitCode(t *testing.T) {
 	s := &stub{}
 	address := serve(t, s)
 	for _, row := range reason.Table() {
-		s.reserve = failed(reason.Error(row.Reason, ""))
+		s.answers(failed(reason.Error(row.Reason, "")))
 		within := "10s"
 		if row.Code == codes.Unavailable {
 			within = "500ms" // it is tried again until then
@@ -457,7 +464,7 @@ func TestRunStartsNothingUnlessAdmitted(t *testing.T) {
 	}
 	for want, all := range refusals {
 		for i, refuse := range all {
-			s.reserve = refuse
+			s.answers(refuse)
 			code, stdout, stderr := command(t, "run", "--endpoints", address, "--timeout", "500ms", "--key", "k", "--", "touch", started)
 			if code != want || stdout != "" || !strings.HasSuffix(stderr, "; the command was not started\n") || strings.Count(stderr, "\n") != 1 {
 				t.Errorf("%d of %d: exit code %d, stdout %q, stderr %q", i, want, code, stdout, stderr)
@@ -474,14 +481,14 @@ func TestRunAsksAgainWhenInDoubt(t *testing.T) {
 	leakless(t)
 	s := &stub{}
 	address := serve(t, s)
-	s.reserve = func(call int) (*coordinatorv1.ReserveResponse, error) {
+	s.answers(func(call int) (*coordinatorv1.ReserveResponse, error) {
 		if bytes.Equal(s.requests[call-1].GetAttemptId(), s.requests[0].GetAttemptId()) {
 			return nil, reason.Error(reason.OutcomeUnknown, "")
 		}
 		return &coordinatorv1.ReserveResponse{Outcome: &coordinatorv1.ReserveResponse_Committed{Committed: &coordinatorv1.Committed{
 			Response: &coordinatorv1.Response{Code: 4, Body: []byte("before")},
 		}}}, nil
-	}
+	})
 	code, stdout, stderr := command(t, "run", "--endpoints", address, "--timeout", "2s", "--no-wait", "--key", "k", "--", "true")
 	if code != 4 || stdout != "before" || stderr != "" {
 		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
