@@ -24,8 +24,8 @@ var (
 	whoFlag      = flag.String("contenders", ".", "a regular expression: which contenders")
 	outFlag      = flag.String("out", "", "a file that the results are written to as well")
 	untilFlag    = flag.Duration("until", time.Hour, "no round is begun after this time")
-	shardsFlag   = flag.Int("shards", shardsDefault, "how many shards our clusters have")
-	settingsFlag = flag.String("settings", "", "more flags for our nodes, such as \"--proposals-max 1\"; the goals are for none")
+	shardsFlag   = flag.Int("shards", shardsDefault, "how many shards the cluster with other settings has")
+	settingsFlag = flag.String("settings", "", "flags such as \"--proposals-max 1\" of one more cluster, which takes its turns at pairs beside the one with none")
 	profileFlag  = flag.String("profiles", "", "a directory for profiles of the nodes and the callers; for TestProfile")
 )
 
@@ -35,6 +35,7 @@ const (
 	oursStreamed  = "coordinator, Go client"
 	oursOneUnary  = "coordinator, 1 node, a call each"
 	oursOneStream = "coordinator, 1 node, Go client"
+	otherSettings = ", other settings"
 	oursReserve   = "coordinator, Reserve"
 	oursLeader    = "coordinator, Go client"
 	oursSpread    = "coordinator, a call each, over all nodes"
@@ -50,6 +51,7 @@ const (
 // systems is everything that was started; nil: it is not installed.
 type systems struct {
 	three, one *coordinator
+	other      *coordinator // three nodes with other settings
 	etcd       *etcd
 	redis      *redisServer
 	postgres   *postgres
@@ -60,7 +62,10 @@ type systems struct {
 func startAll(t testing.TB) *systems {
 	t.Helper()
 	programs := buildCoordinator(t, false)
-	s := &systems{three: startCoordinator(t, programs, 3, *shardsFlag, strings.Fields(*settingsFlag)...), one: startCoordinator(t, programs, 1, *shardsFlag, strings.Fields(*settingsFlag)...), echo: startEcho(t)}
+	s := &systems{three: startCoordinator(t, programs, 3, shardsDefault), one: startCoordinator(t, programs, 1, shardsDefault), echo: startEcho(t)}
+	if *settingsFlag != "" || *shardsFlag != shardsDefault {
+		s.other = startCoordinator(t, programs, 3, *shardsFlag, strings.Fields(*settingsFlag)...)
+	}
 	if program := findEtcd(t); program != "" {
 		s.etcd = startEtcd(t, program)
 		s.versions = append(s.versions, etcdVersion(t, program))
@@ -107,6 +112,11 @@ func (s *systems) tables(callers []int) []table {
 		{ours: oursLeader, theirs: echoName, callers: []int{64}, floor: 0.5, goal: 0.75},
 		{ours: oursSpread, theirs: echoName, callers: []int{64}, floor: 0.25, goal: 0.45},
 	}}
+	if o := s.other; o != nil {
+		pairs.contenders = append(pairs.contenders,
+			contender{name: oursUnary + otherSettings, do: o.pair, before: o.lookUp, servers: o.pids, entries: o.logged},
+			contender{name: oursStreamed + otherSettings, do: o.streamed, servers: o.pids, entries: o.logged})
+	}
 	if e := s.etcd; e != nil {
 		pairs.contenders = append(pairs.contenders,
 			contender{name: etcdLeased, do: e.leased, servers: e.pids},
