@@ -271,7 +271,9 @@ func (t *translator) extends(a attempt, e *history.Event) {
 	}
 }
 
-// administers translates a Resolve or a Purge. Doing one of them twice is doing it once.
+// administers translates a Resolve or a Purge. Resolving twice is resolving once. A delivery
+// of a Purge that found nothing is answered like one that did it, and another delivery may
+// do it later.
 func (t *translator) administers(w what, e *history.Event) {
 	if !e.Silent() {
 		o := t.answered(w, nobody, e)
@@ -280,7 +282,7 @@ func (t *translator) administers(w what, e *history.Event) {
 		}
 		t.add(o)
 	}
-	if doubtful(e) && (e.Silent() || e.Kind == history.Refused) {
+	if doubtful(e) && (e.Silent() || e.Kind == history.Refused || w == purge) {
 		t.add(t.hidden(w, nobody, e.Sent, e))
 	}
 }
