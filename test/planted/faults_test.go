@@ -122,11 +122,6 @@ var faults = []fault{
 		after:  "\ts.flushing, s.gathering = l, newLayer(s.head.lastSequence+1)\n\tfor sequence, c := range l.changes {\n\t\tif sequence%97 == 0 {\n\t\t\tdelete(l.changes, sequence)\n\t\t\ts.gathering.put(sequence, c)\n\t\t}\n\t}\n",
 	},
 	{
-		name: "one response in a hundred is another record's", file: "internal/store/tx.go",
-		before: "func (t *Tx) Response(r *admission.Record) ([]byte, error) {\n",
-		after:  "func (t *Tx) Response(r *admission.Record) ([]byte, error) {\n\tif r.Sequence%20 == 0 {\n\t\tother := *r\n\t\tother.Sequence--\n\t\tif stored, err := t.Response(&other); err == nil && len(stored) > 0 {\n\t\t\treturn stored, nil\n\t\t}\n\t}\n",
-	},
-	{
 		name: "the principal is not part of the identity", file: "internal/rpc/decode.go",
 		before: "\t\tPrincipal: id.GetPrincipal(),\n",
 		after:  "",
