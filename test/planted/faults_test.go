@@ -112,11 +112,6 @@ var faults = []fault{
 		after:  "clock = store.Clock{Term: term, Noted: clock.Noted, Now: clock.Now}",
 	},
 	{
-		name: "the clock of the log runs twice as fast", file: "internal/raftfsm/batch.go",
-		before: "now := clock.Noted.Add(b.entry.Elapsed)",
-		after:  "now := clock.Noted.Add(2*b.entry.Elapsed)",
-	},
-	{
 		name: "the applied position is saved early", file: "internal/store/flush.go",
 		before: "\ts.flushing, s.gathering = l, newLayer(s.head.lastSequence+1)\n",
 		after:  "\ts.flushing, s.gathering = l, newLayer(s.head.lastSequence+1)\n\tfor sequence, c := range l.changes {\n\t\tif sequence%97 == 0 {\n\t\t\tdelete(l.changes, sequence)\n\t\t\ts.gathering.put(sequence, c)\n\t\t}\n\t}\n",
