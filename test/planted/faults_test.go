@@ -107,11 +107,6 @@ var faults = []fault{
 		after:  "\tdefault:\n\t\tfor _, c := range p.commands {\n\t\t\tif _, ok := c.request.Command.(admission.Commit); ok && !p.expired {\n\t\t\t\tc.answer(Reply{Remaining: time.Hour})\n\t\t\t\tp.commands = nil\n\t\t\t\tbreak\n\t\t\t}\n\t\t}\n\t\tp.fail(ErrOutcomeUnknown, ErrNoLeader)\n\t}\n",
 	},
 	{
-		name: "the clock of a new term goes on from the old one's beginning", file: "internal/raftfsm/fsm.go",
-		before: "clock = store.Clock{Term: term, Noted: clock.Now, Now: clock.Now}",
-		after:  "clock = store.Clock{Term: term, Noted: clock.Noted, Now: clock.Now}",
-	},
-	{
 		name: "the applied position is saved early", file: "internal/store/flush.go",
 		before: "\ts.flushing, s.gathering = l, newLayer(s.head.lastSequence+1)\n",
 		after:  "\ts.flushing, s.gathering = l, newLayer(s.head.lastSequence+1)\n\tfor sequence, c := range l.changes {\n\t\tif sequence%97 == 0 {\n\t\t\tdelete(l.changes, sequence)\n\t\t\ts.gathering.put(sequence, c)\n\t\t}\n\t}\n",
