@@ -21,10 +21,7 @@ const endName = "end"
 // It is written after each append, in place, and not synced: a write that reaches the
 // kernel survives the process, and one that a power cut takes leaves an older, lower
 // end, never a higher one. Only where the log is cut is it lowered first, and synced.
-type endFile struct {
-	file *os.File
-	path string
-}
+type endFile struct{ file *os.File }
 
 const (
 	endVersion = 1
@@ -46,7 +43,7 @@ func openEnd(dir string, create bool) (*endFile, chainEnd, error) {
 	if err != nil {
 		return nil, chainEnd{}, errors.Join(fmt.Errorf("log: %s is damaged: %w", path, err), file.Close())
 	}
-	return &endFile{file: file, path: path}, end, nil
+	return &endFile{file: file}, end, nil
 }
 
 // createEnd makes the file under another name first: it is never seen half made.
@@ -56,7 +53,7 @@ func createEnd(dir, path string) (*endFile, chainEnd, error) {
 	if err != nil {
 		return nil, chainEnd{}, fmt.Errorf("log: %w", err)
 	}
-	e := &endFile{file: file, path: path}
+	e := &endFile{file: file}
 	err = errors.Join(e.write(chainEnd{}), file.Sync(), file.Close())
 	if err == nil {
 		err = errors.Join(os.Rename(making, path), syncDirectory(dir))
