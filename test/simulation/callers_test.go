@@ -22,7 +22,8 @@ type callerPlan struct {
 	Key            string
 	TTL, Retention time.Duration
 	Hold           bool
-	Operator       bool // it settles what is in doubt instead of reserving
+	Print          string // of its request
+	Operator       bool   // it settles what is in doubt instead of reserving
 	Seed           uint64
 }
 
@@ -49,8 +50,12 @@ func drawCallers(random *rand.Rand, key string, from time.Duration) []callerPlan
 		p.Hold = true
 	}
 	var all []callerPlan
+	usual := one(random, "", "", "request")
 	for range callersEach {
-		p.At, p.Seed = from+between(random, 0, spread), random.Uint64()
+		p.At, p.Seed, p.Print = from+between(random, 0, spread), random.Uint64(), usual
+		if random.IntN(6) == 0 {
+			p.Print = one(random, "", "request", "another")
+		}
 		all = append(all, p)
 	}
 	if p.Hold {
@@ -197,6 +202,7 @@ func (c *caller) reserve(wait time.Duration) (told, *grant) {
 	c.asked++
 	c.name = fmt.Sprintf("%s/%d", c.who, c.asked)
 	t := c.told(reserveCall)
+	t.print = c.plan.Print
 	for i := range 2 {
 		binary.BigEndian.PutUint64(t.attempt[8*i:], c.random.Uint64())
 	}
@@ -204,6 +210,7 @@ func (c *caller) reserve(wait time.Duration) (told, *grant) {
 	request := &coordinatorv1.ReserveRequest{
 		Identity: identity(c.plan.Key), AttemptId: id[:], Owner: c.name,
 		PendingTtl: durationpb.New(c.plan.TTL), Retention: durationpb.New(c.plan.Retention), Wait: durationpb.New(wait),
+		Fingerprint: []byte(c.plan.Print),
 	}
 	if c.plan.Hold {
 		request.OnLapse = coordinatorv1.OnLapse_ON_LAPSE_HOLD
@@ -301,7 +308,7 @@ func (c *caller) get() (told, *coordinatorv1.Record) {
 		default:
 			record := answer.GetRecord()
 			t.outcome, t.fence, t.number, t.holder = record.GetState().String(), record.GetFence(), record.GetAttempt(), record.GetOwner()
-			t.remaining, t.revision = record.GetRemaining().AsDuration(), record.GetRevision()
+			t.remaining, t.revision, t.print = record.GetRemaining().AsDuration(), record.GetRevision(), string(record.GetFingerprint())
 			if record.GetResponse() != nil {
 				t.response = digest(record.GetResponse())
 			}

@@ -38,7 +38,8 @@
 // # Who calls
 //
 // Five callers contend for each key, with deadlines from a second to a minute: they wait
-// or poll, commit, release, extend, come too late or are never heard of again. Some keys are
+// or poll, commit, release, extend, come too late or are never heard of again; some come
+// with another request, and another principal uses a key of the same name. Some keys are
 // forgotten after seconds, some are held in doubt and settled by an operator, some
 // reservations last for hours. Other keys are used by programs with the client, whose
 // machines' clocks run 500 ppm fast or slow; the world outside sees when they act.

@@ -214,7 +214,7 @@ func (w *world) deaf(s step, random *rand.Rand, number int) bool {
 	}
 	key := ""
 	for i := 0; key == "" || shardOf(key, w.shards) != s.Shard; i++ {
-		key = fmt.Sprintf("flurry-%d-%d-%d", s.Pick, number, i)
+		key = fmt.Sprintf("%s/flurry-%d-%d-%d", principals[0], s.Pick, number, i)
 	}
 	call := func(nodes ...string) *caller {
 		w.callers++

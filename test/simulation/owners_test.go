@@ -110,7 +110,8 @@ var errNothing = errors.New("nothing was done")
 func (w *world) program(p ownerPlan, number int) {
 	random := rand.New(rand.NewPCG(p.Seed, 0))
 	name := fmt.Sprintf("program %d of %s", number, p.Key)
-	id := client.Identity{Principal: "p", Operation: operation, Key: p.Key}
+	principal, own := parts(p.Key)
+	id := client.Identity{Principal: principal, Operation: operation, Key: own}
 	ctx, cancel := context.WithTimeout(w.ctx, 2*time.Minute+3*p.TTL)
 	defer cancel()
 	for ctx.Err() == nil {

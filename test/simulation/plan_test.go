@@ -89,7 +89,7 @@ const (
 	stretch      = 385 * time.Second
 	busy         = 255 * time.Second
 	hourLength   = time.Hour
-	keysEach     = 22 // contended keys of a stretch
+	keysEach     = 22 // contended keys of a stretch, half of them of each principal
 	callersEach  = 5  // callers of a key
 	ownersEach   = 4  // keys of a stretch whose callers are programs with the client
 	runsEach     = 3  // such programs of a key
@@ -137,10 +137,10 @@ func planHour(seed uint64, number, shards int) plan {
 			p.Steps = append(p.Steps, step{At: at + between(random, each/2, each), Kind: repair})
 		}
 		for k := range keysEach {
-			p.Callers = append(p.Callers, drawCallers(random, fmt.Sprintf("h%d-%d-%d", number, i, k), begins)...)
+			p.Callers = append(p.Callers, drawCallers(random, fmt.Sprintf("%s/h%d-%d-%d", principals[k%2], number, i, k/2), begins)...)
 		}
 		for k := range ownersEach {
-			key := fmt.Sprintf("h%d-%d-owned-%d", number, i, k)
+			key := fmt.Sprintf("%s/h%d-%d-owned-%d", principals[0], number, i, k)
 			at := begins + between(random, 0, busy*2/3)
 			length := between(random, 2*time.Second, 20*time.Second)
 			for range runsEach {
@@ -158,7 +158,7 @@ func planHour(seed uint64, number, shards int) plan {
 	}
 	for i := range longEach {
 		p.Long = append(p.Long, longPlan{
-			At: between(random, 0, 50*time.Minute), Key: fmt.Sprintf("h%d-long-%d", number, i),
+			At: between(random, 0, 50*time.Minute), Key: fmt.Sprintf("%s/h%d-long-%d", principals[0], number, i),
 			TTL: between(random, 10*time.Minute, 150*time.Minute), Commit: random.IntN(2) == 0, Seed: random.Uint64(),
 		})
 	}

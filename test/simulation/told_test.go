@@ -3,6 +3,7 @@ package simulation
 import (
 	"crypto/sha256"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -29,7 +30,7 @@ const (
 // clock, which is the true one.
 type told struct {
 	call    call
-	key     string
+	key     string // with its principal
 	caller  string // whose attempt it is; the coordinator knows it as the owner
 	attempt history.Attempt
 
@@ -43,6 +44,7 @@ type told struct {
 	// What was asked for.
 	ttl, retention time.Duration
 	hold           bool
+	print          string // the request's fingerprint; or what get has shown
 	applied        bool   // resolve: applied, or not
 	revision       uint64 // resolve: what it named; or what get has shown
 	of             uint64 // resolve: the fence of the attempt that is settled
@@ -96,12 +98,24 @@ func digest(response *coordinatorv1.Response) history.Digest {
 // operation is what all keys are of.
 const operation = "POST /v1/simulated"
 
+// principals are those that call. They use the same keys, and nothing of the one is to be
+// seen by the other.
+var principals = []string{"p", "q"}
+
+// parts are the principal and the key of what this package calls a key.
+func parts(key string) (principal, own string) {
+	principal, own, _ = strings.Cut(key, "/")
+	return principal, own
+}
+
 func identity(key string) *coordinatorv1.Identity {
-	return &coordinatorv1.Identity{Principal: "p", Operation: operation, Key: key}
+	principal, own := parts(key)
+	return &coordinatorv1.Identity{Principal: principal, Operation: operation, Key: own}
 }
 
 func shardOf(key string, shards int) int {
-	return admission.Identity{Namespace: admission.DefaultNamespace, Principal: "p", Operation: operation, Key: key}.Shard(shards)
+	principal, own := parts(key)
+	return admission.Identity{Namespace: admission.DefaultNamespace, Principal: principal, Operation: operation, Key: own}.Shard(shards)
 }
 
 // event is the call in the vocabulary of histories; false for one that is not known to
@@ -122,6 +136,9 @@ func (c told) event(shards int) (history.Event, bool) {
 	}[c.call]
 	if c.call == reserveCall {
 		e.Owner = c.caller
+	}
+	if c.call == reserveCall || c.call == getCall {
+		e.Fingerprint = c.print
 	}
 	if c.call == getCall { // a read belongs to its last try: every try reads anew
 		e.Sent, e.TTL, e.Retention, e.Hold = c.last, 0, 0, false
