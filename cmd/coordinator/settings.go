@@ -99,6 +99,7 @@ func table(o *options) []section {
 			{"entry-commands-max", "Commands in one log entry.", number(&c.Actor.EntryCommandsMax, 1, 1<<16)},
 			{"entry-bytes-max", "Bytes of one log entry, unless it is a single command.", size(&c.Actor.EntryBytesMax, 1<<10, 16<<20)},
 			{"proposals-max", "Log entries of a shard under way at a time.", number(&c.Actor.ProposalsMax, 1, 64)},
+			{"linger-max", "How long a log entry waits for the end of the one before it, so that it can hold what comes meanwhile. A call that comes alone does not wait.", duration{&c.Actor.LingerMax, 0, time.Second}},
 			{"answer-bytes-max", "Bytes of stored responses that a shard holds for answers not given yet.", size(&c.Actor.AnswerBytesMax, 2<<20, 1<<40)},
 			{"gathered-bytes-max", "Bytes that a shard may have yet to write to its state file before calls are OVERLOADED.", size(&c.Actor.GatheredBytesMax, 1<<20, 64<<20)},
 		}},

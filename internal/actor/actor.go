@@ -28,6 +28,7 @@ type Actor struct {
 
 	lead      *leadership // nil while this replica does not lead
 	retryAt   time.Time   // when to try again to begin a term; zero for no need
+	open      openEntry   // the next one
 	inFlight  []*proposal
 	restUntil time.Time // no reclaim is proposed before
 	quietTill time.Time // nothing is proposed before that nobody has asked for
@@ -225,6 +226,7 @@ func (a *Actor) sleep(now time.Time) time.Duration {
 	if a.lead != nil && a.lead.serving {
 		sooner(a.parked.next())
 		sooner(a.answers.expiresAt())
+		sooner(a.closeEntryAt())
 		sooner(a.writeDownAt(now))
 	}
 	return max(0, next.Sub(now))

@@ -181,13 +181,16 @@ func TestFullIsANamedRefusal(t *testing.T) {
 				t.Errorf("%d bytes: %v, want %v", test.bytes, err, test.want)
 			}
 		}
-		if taken := m.take(10, 50); len(taken) != 1 {
-			t.Errorf("took %d calls, want the one that is over the bytes by itself", len(taken))
+		if taken, fits := m.take(10, 1, 50); len(taken) != 0 || fits {
+			t.Errorf("took %d calls that do not fit (%v)", len(taken), fits)
+		}
+		if taken, fits := m.take(10, 0, 50); len(taken) != 1 || fits {
+			t.Errorf("took %d calls, want the one that is over the bytes by itself (%v)", len(taken), fits)
 		}
 		if calls, bytes := m.depth(); calls != 1 || bytes != 40 {
 			t.Errorf("%d calls of %d bytes are left, want 1 of 40", calls, bytes)
 		}
-		taken := m.take(10, 50)
+		taken, _ := m.take(10, 10, 50)
 		if calls, bytes := m.depth(); len(taken) != 1 || calls != 0 || bytes != 0 {
 			t.Errorf("took %d, %d of %d bytes are left", len(taken), calls, bytes)
 		}

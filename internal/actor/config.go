@@ -49,6 +49,8 @@ type Config struct {
 	WaitersPerKeyMax   int   // parked calls of one identity
 	GatheredBytesMax   int64 // what the store may have yet to write before calls are ErrOverloaded
 
+	// LingerMax is how long an entry waits for the end of the one before it.
+	LingerMax time.Duration
 	// EnqueueWithin bounds how long Raft's own queue may hold up an entry.
 	EnqueueWithin time.Duration
 	// ProposalWithin is how long callers wait for an entry, before the outcome is unknown.
@@ -69,6 +71,7 @@ func Default() Config {
 		WaitersMax:         1024,
 		WaitersPerKeyMax:   256,
 		GatheredBytesMax:   48 << 20,
+		LingerMax:          10 * time.Millisecond,
 		EnqueueWithin:      2 * time.Second,
 		ProposalWithin:     10 * time.Second,
 		ConfirmWithin:      time.Second,
@@ -80,6 +83,8 @@ func (c Config) Validate() error {
 	switch {
 	case c.Group == nil, c.Store == nil, c.Logger == nil:
 		return fmt.Errorf("actor: Group, Store and Logger are required")
+	case c.LingerMax < 0:
+		return fmt.Errorf("actor: LingerMax is %v, it must not be negative", c.LingerMax)
 	case c.EnqueueWithin <= 0, c.ProposalWithin <= 0, c.ConfirmWithin <= 0:
 		return fmt.Errorf("actor: EnqueueWithin, ProposalWithin and ConfirmWithin must be positive")
 	}

@@ -9,47 +9,55 @@ import (
 
 // decideAll decides everything that is waiting to be decided: first the waiters whose
 // record has changed and the calls that are to be decided again, then the mailbox. It
-// stops where no further entry may be put in flight, or where the responses read for
-// answers add up.
+// stops where the open entry is full and may not be put in flight, or where the responses
+// read for answers add up.
 func (a *Actor) decideAll(now time.Time) {
-	for !a.paused && a.hasRoom() && a.answers.bytes < a.cfg.AnswerBytesMax {
-		next := &proposal{}
-		err := a.cfg.Store.View(func(tx *store.Tx) error {
-			a.wakeWaiters(tx, next, now)
-			for _, c := range a.takeCalls() {
-				a.decide(tx, next, c, now)
-			}
-			return nil
-		})
-		if err != nil {
-			// The store answers nothing any more; it has said so to the node, which
-			// stops. Whoever is in between is told the truth.
-			a.cfg.Logger.Error("the state cannot be read", "error", err)
-			next.fail(ErrNoLeader, ErrNoLeader)
-			a.stepDown(ErrNoLeader)
+	for {
+		a.closeEntry(now)
+		if a.paused || a.open.full || a.answers.bytes >= a.cfg.AnswerBytesMax || !a.decideSome(now) {
 			return
 		}
-		if len(next.commands) == 0 && len(next.riders) == 0 {
-			return // everything was answered, or there was nothing
-		}
-		a.propose(next)
 	}
 }
 
-// takeCalls returns what one entry may hold.
+// decideSome decides what the open entry has room for, and reports whether there was
+// anything.
+func (a *Actor) decideSome(now time.Time) (some bool) {
+	err := a.cfg.Store.View(func(tx *store.Tx) error {
+		some = a.wakeWaiters(tx, now)
+		for _, c := range a.takeCalls() {
+			a.decide(tx, c, now)
+			some = true
+		}
+		return nil
+	})
+	if err != nil {
+		// The store answers nothing any more; it has said so to the node, which
+		// stops. Whoever is in between is told the truth.
+		a.cfg.Logger.Error("the state cannot be read", "error", err)
+		a.stepDown(ErrNoLeader)
+		return false
+	}
+	return some
+}
+
+// takeCalls returns calls that the open entry has room for.
 func (a *Actor) takeCalls() []*call {
-	if len(a.again) > 0 {
-		calls := a.again
-		a.again = nil
+	room := a.cfg.EntryCommandsMax - a.open.calls()
+	if n := min(len(a.again), room); n > 0 {
+		calls := a.again[:n:n]
+		a.again = a.again[n:]
 		return calls
 	}
-	return a.mailbox.take(a.cfg.EntryCommandsMax, int64(a.cfg.EntryBytesMax))
+	calls, fits := a.mailbox.take(room, a.open.bytes, int64(a.cfg.EntryBytesMax))
+	a.open.full = a.open.full || len(calls) == 0 && !fits
+	return calls
 }
 
 // decide decides one call at live time against the applied state. What would change
 // nothing becomes an answer that waits to be confirmed, or a parked call; all else
-// goes into the entry.
-func (a *Actor) decide(tx *store.Tx, next *proposal, c *call, now time.Time) {
+// goes into the open entry.
+func (a *Actor) decide(tx *store.Tx, c *call, now time.Time) {
 	if c.gone.Load() {
 		return
 	}
@@ -57,7 +65,7 @@ func (a *Actor) decide(tx *store.Tx, next *proposal, c *call, now time.Time) {
 	id, ok := c.identity()
 	if !ok {
 		if earliest, some := tx.NextAlarm(); some && earliest <= live && !c.ridden {
-			next.riders = append(next.riders, c)
+			a.ride(c, now)
 			return
 		}
 		a.answers.add(c, admission.Answer{}, nil)
@@ -72,7 +80,7 @@ func (a *Actor) decide(tx *store.Tx, next *proposal, c *call, now time.Time) {
 	crossed := crosses(view.Record, tx.Clock().Now, live)
 	if c.request.Get != nil {
 		if crossed {
-			next.riders = append(next.riders, c)
+			a.ride(c, now)
 			return
 		}
 		a.look(tx, c, admission.Look(view.Record, live))
@@ -88,7 +96,7 @@ func (a *Actor) decide(tx *store.Tx, next *proposal, c *call, now time.Time) {
 			c.fail(ErrStoreBehind)
 			return
 		}
-		next.commands = append(next.commands, c)
+		a.enter(c, now)
 		return
 	}
 	answer := decision.Answer

@@ -7,8 +7,8 @@
 // calls out in order and decides each against the applied state at live time. A call
 // that would change nothing (a refused duplicate, a look) is answered from that
 // state once leadership is confirmed, without a log entry and without a disk write.
-// Every other call goes into the next entry; several entries are in flight at a time,
-// and a call is answered when its entry has been applied (the output gate). A Reserve
+// Every other call goes into the open entry, which follows the one before it; a call is
+// answered when its entry has been applied (the output gate). A Reserve
 // that found the key taken and may wait is parked until its record changes, and is
 // then decided again.
 //

@@ -82,10 +82,10 @@ func (a *Actor) stepDown(refuse error) {
 	}
 	a.lead = nil
 	a.mailbox.close(refuse)
-	for calls := a.mailbox.take(a.cfg.MailboxCommandsMax, a.cfg.MailboxBytesMax); len(calls) > 0; {
-		failAll(calls, refuse)
-		calls = a.mailbox.take(a.cfg.MailboxCommandsMax, a.cfg.MailboxBytesMax)
+	for _, c := range a.mailbox.empty() {
+		c.fail(refuse)
 	}
+	a.open.fail(refuse)
 	failAll(a.again, refuse)
 	a.again = nil
 	failAll(a.parked.clear(), refuse)

@@ -64,18 +64,20 @@ func (m *mailbox) wasDeserted() bool {
 	return was
 }
 
-// take removes and returns up to callsMax calls that together add up to bytesMax, or a
-// single larger one. Calls whose callers have gone are dropped on the way.
-func (m *mailbox) take(callsMax int, bytesMax int64) []*call {
+// take removes and returns up to callsMax calls that add up to bytesMax with the bytes
+// that there are already; where these are 0, it may be a single larger one. It reports whether
+// the next call, if there is one, would fit. Calls whose callers have gone are dropped on
+// the way.
+func (m *mailbox) take(callsMax int, bytes, bytesMax int64) (taken []*call, fits bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var taken []*call
-	var bytes int64
+	fits = true
 	rest := m.calls
 	for len(rest) > 0 && len(taken) < callsMax {
 		c := rest[0]
 		if !c.gone.Load() {
-			if len(taken) > 0 && bytes+c.bytes > bytesMax {
+			if bytes > 0 && bytes+c.bytes > bytesMax {
+				fits = false
 				break
 			}
 			taken = append(taken, c)
@@ -89,7 +91,16 @@ func (m *mailbox) take(callsMax int, bytesMax int64) []*call {
 		rest = m.calls[:0] // reuse the array from its beginning
 	}
 	m.calls = rest
-	return taken
+	return taken, fits
+}
+
+// empty removes and returns all calls.
+func (m *mailbox) empty() []*call {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	calls := m.calls
+	m.calls, m.bytes = nil, 0
+	return calls
 }
 
 func (m *mailbox) depth() (calls int, bytes int64) {

@@ -113,21 +113,24 @@ func (a *Actor) wakeSleepers(now time.Time) {
 
 // wakeWaiters decides the waiters of the records that may have changed, in their
 // order, as far as can be done without the log, and at most one through the log: what
-// becomes of that one decides about the others.
-func (a *Actor) wakeWaiters(tx *store.Tx, next *proposal, now time.Time) {
-	dirty := a.dirty
-	a.dirty = nil
-	for _, id := range dirty {
+// becomes of that one decides about the others. It stops where the open entry is full,
+// and reports whether it has looked at any.
+func (a *Actor) wakeWaiters(tx *store.Tx, now time.Time) (some bool) {
+	for len(a.dirty) > 0 && !a.open.full {
+		id := a.dirty[0]
+		a.dirty = a.dirty[1:]
 		for len(a.parked.queues[id]) > 0 {
 			c := a.parked.queues[id][0]
-			proposed := len(next.commands)
+			entered := len(a.open.commands)
 			a.unpark(c)
-			a.decide(tx, next, c, now)
-			if c.index >= 0 || len(next.commands) > proposed {
+			a.decide(tx, c, now)
+			some = true
+			if c.index >= 0 || len(a.open.commands) > entered {
 				break // still pending, or on its way through the log
 			}
 		}
 	}
+	return some
 }
 
 // next is when the first sleeper is due.

@@ -18,6 +18,9 @@ import (
 // drawn is how many are planted where not all of them are.
 const drawn = 2
 
+// hours is how long a simulated cluster lives with a fault.
+const hours = 8
+
 // within bounds one simulation. A fault that has not been caught by then is not.
 const within = 5 * time.Minute
 
@@ -78,14 +81,14 @@ func TestPlantedFaultsAreCaught(t *testing.T) {
 	fmt.Printf("planted: %d\ncaught: %d\n", len(chosen), caught)
 }
 
-// plant lets a cluster with the fault live: for two simulated hours at most, or as long as
+// plant lets a cluster with the fault live: for some simulated hours at most, or as long as
 // another test takes.
 func plant(t *testing.T, f fault) bool {
 	t.Helper()
 	dir, seed := t.TempDir(), rand.Uint64()
 	tests, arguments := f.tests, []string{"-test.run=" + f.run, "-test.v"}
 	if tests == "" {
-		tests, arguments = "test/simulation", []string{"-test.run=^TestSimulate$", "-test.v", "-hours=2", fmt.Sprint("-seed=", seed)}
+		tests, arguments = "test/simulation", []string{"-test.run=^TestSimulate$", "-test.v", fmt.Sprint("-hours=", hours), fmt.Sprint("-seed=", seed)}
 	}
 	program, err := process.BuildEditedTest(dir, "planted.test", tests, f.edit())
 	if err != nil {
