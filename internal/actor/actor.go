@@ -29,6 +29,7 @@ type Actor struct {
 	lead      *leadership // nil while this replica does not lead
 	retryAt   time.Time   // when to try again to begin a term; zero for no need
 	open      openEntry   // the next one
+	company   company
 	inFlight  []*proposal
 	restUntil time.Time // no reclaim is proposed before
 	quietTill time.Time // nothing is proposed before that nobody has asked for

@@ -21,6 +21,13 @@ type openEntry struct {
 	full     bool      // the next call does not fit
 }
 
+// company is who may come back when an entry has ended: those whose calls it held, beside
+// those who wait for the next.
+type company struct {
+	expected int
+	until    time.Time // they are waited for
+}
+
 func (e *openEntry) calls() int { return len(e.commands) + len(e.riders) }
 
 // fail empties the entry. Nothing of it was proposed.
@@ -71,8 +78,10 @@ func (a *Actor) closeEntryAt() time.Time {
 	switch {
 	case a.open.calls() == 0 || a.paused || !a.hasRoom():
 		return time.Time{}
-	case len(a.inFlight) == 0 || a.open.full:
+	case a.open.full || len(a.inFlight) == 0 && a.open.calls() >= a.company.expected:
 		return a.open.since
+	case len(a.inFlight) == 0:
+		return a.company.until
 	default:
 		return a.open.since.Add(a.cfg.LingerMax)
 	}

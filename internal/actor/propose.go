@@ -89,6 +89,11 @@ func (a *Actor) settle(e ended) {
 			break
 		}
 	}
+	now := time.Now()
+	a.company = company{
+		expected: len(p.commands) + a.open.calls(),
+		until:    now.Add(min(a.cfg.LingerMax, now.Sub(p.proposedAt)/2)),
+	}
 	if p.whenDone != nil {
 		defer p.whenDone()
 	}

@@ -117,6 +117,17 @@ func (a *acknowledgements) appended(
 	}
 }
 
+// matched returns the last index that the follower has acknowledged in the term; 0 where
+// that is not known.
+func (a *acknowledgements) matched(id raft.ServerID, term uint64) uint64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if term != a.term {
+		return 0
+	}
+	return a.entry(id).match
+}
+
 // installed notes the answer to an InstallSnapshot.
 func (a *acknowledgements) installed(id raft.ServerID, request *raft.InstallSnapshotRequest, response *raft.InstallSnapshotResponse) {
 	a.mu.Lock()

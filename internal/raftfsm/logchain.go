@@ -48,7 +48,7 @@ var (
 
 // encode returns the extensions that hold the link.
 func (l link) encode() []byte {
-	return binary.BigEndian.AppendUint64([]byte{byte(l.kind)}, l.hash)
+	return binary.BigEndian.AppendUint64(append(make([]byte, 0, linkBytes+sealBytes), byte(l.kind)), l.hash)
 }
 
 func decodeLink(extensions []byte) (link, error) {

@@ -23,13 +23,14 @@ const sealBytes = crc32.Size
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// seal returns a copy of the entry as it is stored: with a link, and sealed. Raft's own
-// is left as it is.
-func seal(log *raft.Log, to link) *raft.Log {
-	stored := *log
-	stored.Extensions = to.encode()
-	stored.Extensions = binary.BigEndian.AppendUint32(stored.Extensions, checksum(&stored))
-	return &stored
+// seal returns two copies of the entry: with a link, as it is sent, and sealed as well,
+// as it is stored. Raft's own is left as it is.
+func seal(log *raft.Log, to link) (linked, stored *raft.Log) {
+	l, s := *log, *log
+	extensions := to.encode()
+	l.Extensions = extensions[:linkBytes:linkBytes]
+	s.Extensions = binary.BigEndian.AppendUint32(extensions, checksum(&l))
+	return &l, &s
 }
 
 // unseal checks an entry that was read, and takes its seal off.

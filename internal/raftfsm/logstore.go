@@ -35,6 +35,9 @@ type logOpening struct {
 	logger  hclog.Logger
 	rotated func() // a segment has been created; it must not block
 	there   bool   // there was a log before, so it must still be there
+	// ahead is told of entries that this replica makes as the leader, before they are
+	// written, and of the entry that they follow. It must not block. nil: nobody is.
+	ahead func(before store.Position, entries []*raft.Log)
 }
 
 // openWAL opens the log in the directory, which exists. The returned files know how
@@ -65,7 +68,7 @@ func openWAL(dir string, open logOpening) (opened durableLog, files *segmentFile
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("log %s: %w", dir, err), meta.Close())
 	}
-	chained, err := chain(dir, log, meta, files, open.there)
+	chained, err := chain(dir, log, meta, files, open)
 	if err != nil {
 		return nil, nil, errors.Join(err, log.Close(), meta.Close())
 	}
@@ -98,25 +101,28 @@ type walLog struct {
 	meta    *logIndex
 	files   *segmentFiles
 	endFile *endFile
+	ahead   func(before store.Position, entries []*raft.Log)
 
 	// end is the log's. Raft appends and cuts the end off in one goroutine; it cuts the
 	// beginning in another, which changes nothing here.
-	mu  sync.Mutex
-	end chainEnd
+	mu     sync.Mutex
+	end    chainEnd
+	term   uint64 // of the end; 0 where that is not known
+	recent recentEntries
 }
 
 // chain takes up an opened WAL where it ends. It returns an error where that is not
 // where it ended when it was written last.
-func chain(dir string, log *wal.WAL, meta *logIndex, files *segmentFiles, there bool) (*walLog, error) {
+func chain(dir string, log *wal.WAL, meta *logIndex, files *segmentFiles, open logOpening) (*walLog, error) {
 	last, err := log.LastIndex()
 	if err != nil {
 		return nil, fmt.Errorf("log %s: %w", dir, err)
 	}
-	file, noted, err := openEnd(dir, !there && last == 0)
+	file, noted, err := openEnd(dir, !open.there && last == 0)
 	if err != nil {
 		return nil, err
 	}
-	l := &walLog{WAL: log, meta: meta, files: files, endFile: file}
+	l := &walLog{WAL: log, meta: meta, files: files, endFile: file, ahead: open.ahead}
 	if err := l.takeUp(last, noted); err != nil {
 		return nil, errors.Join(fmt.Errorf("log %s: %w", dir, err), file.close())
 	}
@@ -170,18 +176,23 @@ func (l *walLog) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft.Log{
 func (l *walLog) StoreLogs(logs []*raft.Log) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	end, stored := l.end, make([]*raft.Log, len(logs))
+	end, linked, stored := l.end, make([]*raft.Log, len(logs)), make([]*raft.Log, len(logs))
 	for i, log := range logs {
 		next, to, err := end.after(log)
 		if err != nil {
 			return fmt.Errorf("entry %d of term %d: %w", log.Index, log.Term, err)
 		}
-		end, stored[i] = next, seal(log, to)
+		end = next
+		linked[i], stored[i] = seal(log, to)
+	}
+	if l.ahead != nil && len(logs[0].Extensions) == 0 {
+		l.ahead(store.Position{Index: l.end.index, Term: l.term}, linked)
 	}
 	if err := l.WAL.StoreLogs(stored); err != nil {
 		return l.because(err)
 	}
-	l.end = end
+	l.end, l.term = end, logs[len(logs)-1].Term
+	l.recent.add(linked)
 	return l.endFile.write(end)
 }
 
@@ -205,6 +216,7 @@ func (l *walLog) DeleteRange(first, last uint64) error {
 			return err
 		}
 	}
+	l.recent.clear()
 	return l.WAL.DeleteRange(first, last)
 }
 
@@ -224,12 +236,15 @@ func (l *walLog) cutBack(from uint64) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.end = left
+	l.end, l.term = left, 0
 	return l.endFile.lower(left)
 }
 
 // GetLog implements raft.LogStore.
 func (l *walLog) GetLog(index uint64, log *raft.Log) error {
+	if l.recent.get(index, log) {
+		return nil
+	}
 	if err := l.WAL.GetLog(index, log); err != nil {
 		return err
 	}

@@ -72,7 +72,7 @@ func (g *Group) open() error {
 	}
 	logger := newSlogAdapter(g.cfg.Logger)
 	log, files, err := g.cfg.openLog(filepath.Join(g.cfg.Dir, logName), logOpening{
-		logger: logger, rotated: func() { signal(g.rotated) }, there: !g.cfg.Create,
+		logger: logger, rotated: func() { signal(g.rotated) }, there: !g.cfg.Create, ahead: g.sendAhead,
 	})
 	if err != nil {
 		return err
@@ -100,6 +100,13 @@ func (g *Group) open() error {
 	g.transport.raft.Store(g.raft)
 	signal(g.rotated) // the log may have grown too large before this start
 	return nil
+}
+
+// sendAhead hands what the log is about to write to the transport, once there is one.
+func (g *Group) sendAhead(before store.Position, entries []*raft.Log) {
+	if g.transport != nil {
+		g.transport.sendAhead(before, entries)
+	}
 }
 
 func (g *Group) openDirectories() error {

@@ -15,7 +15,7 @@ import (
 const connectionsKept = 3
 
 // transport is raft's network transport, with a memory of what the followers have
-// acknowledged and five differences:
+// acknowledged and six differences:
 //
 //   - There is no pipelining: a pipeline to a slow follower can wedge for good after
 //     one failed append.
@@ -25,11 +25,13 @@ const connectionsKept = 3
 //     later one winning: a term could go back after a vote in a higher one.
 //   - An AppendEntries that failed returns only when the follower can be reached, see
 //     [transport.hold].
+//   - Entries are on their way before raft sends them, see [transport.sendAhead].
 //   - What contradicts the log goes no further, see [logStore.accept].
 //   - Close closes the idle connections, too.
 type transport struct {
 	*raft.NetworkTransport
 	acknowledged *acknowledgements
+	self         raft.ServerID
 
 	// accept looks at what a leader sends; what it returns an error for is answered
 	// with that and goes no further.
@@ -46,6 +48,11 @@ type transport struct {
 	done     chan struct{}
 
 	held atomic.Int64 // calls that are in hold
+
+	linesMu  sync.Mutex
+	lines    map[raft.ServerID]*line
+	foreruns sync.WaitGroup
+	freshFor time.Duration // how long the answer to something that was sent is taken for a new one
 }
 
 var (
@@ -57,6 +64,9 @@ var (
 func newTransport(cfg *GroupConfig, logger hclog.Logger, accept func(*raft.AppendEntriesRequest) error) *transport {
 	t := &transport{
 		accept:       accept,
+		self:         cfg.Self,
+		lines:        make(map[raft.ServerID]*line),
+		freshFor:     cfg.Timing.Lease,
 		acknowledged: newAcknowledgements(),
 		consumer:     make(chan raft.RPC),
 		closing:      make(chan struct{}),
@@ -154,12 +164,28 @@ func (t *transport) steady(rpc raft.RPC) bool {
 func (t *transport) AppendEntries(
 	id raft.ServerID, target raft.ServerAddress, request *raft.AppendEntriesRequest, response *raft.AppendEntriesResponse,
 ) error {
-	// Before anything is sent: the follower answers after this moment.
-	sent := time.Now()
+	if isHeartbeat(request) {
+		return t.exchange(id, target, time.Now(), request, response)
+	}
+	l := t.line(id)
+	ahead := l.enter()
+	defer l.leave()
+	found, err := t.found(ahead, request, response)
+	if !found {
+		err = t.exchange(id, target, time.Now(), request, response)
+	}
+	if err != nil {
+		t.hold(id, request.Term)
+	}
+	return err
+}
+
+// exchange sends a request and notes the answer. sent is before anything is sent: the
+// follower answers after that moment.
+func (t *transport) exchange(
+	id raft.ServerID, target raft.ServerAddress, sent time.Time, request *raft.AppendEntriesRequest, response *raft.AppendEntriesResponse,
+) error {
 	if err := t.NetworkTransport.AppendEntries(id, target, request, response); err != nil {
-		if !isHeartbeat(request) {
-			t.hold(id, request.Term)
-		}
 		return err
 	}
 	t.acknowledged.appended(id, sent, request, response)
@@ -234,6 +260,7 @@ func (t *transport) Close() error {
 		close(t.closing)
 		_ = t.NetworkTransport.Close()
 		t.CloseStreams()
+		t.foreruns.Wait()
 		<-t.done
 	})
 	return nil
