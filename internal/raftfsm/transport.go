@@ -188,6 +188,9 @@ func (t *transport) exchange(
 	if err := t.NetworkTransport.AppendEntries(id, target, request, response); err != nil {
 		return err
 	}
+	if len(request.Entries) > 0 {
+		t.line(id).answered(time.Since(sent))
+	}
 	t.acknowledged.appended(id, sent, request, response)
 	return nil
 }
