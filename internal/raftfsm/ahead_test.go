@@ -1,0 +1,375 @@
+package raftfsm
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/atmostonce/coordinator/internal/store"
+)
+
+// following returns a request with entries of its own term, behind the given place.
+func following(term, previous, previousTerm uint64, entries ...uint64) *raft.AppendEntriesRequest {
+	r := &raft.AppendEntriesRequest{Term: term, PrevLogEntry: previous, PrevLogTerm: previousTerm}
+	for _, index := range entries {
+		r.Entries = append(r.Entries, &raft.Log{Index: index, Term: term})
+	}
+	return r
+}
+
+// An answer is that of a request only where it could not have been another.
+func TestAnAnswerIsThatOfTheSameRequest(t *testing.T) {
+	sent := time.Now()
+	ahead := forerun{request: following(5, 7, 4, 8, 9), sent: sent}
+	other := following(5, 7, 4, 8, 9)
+	other.Entries[1].Term = 4
+	committed := following(5, 7, 4, 8, 9)
+	committed.LeaderCommitIndex = 7
+	for _, test := range []struct {
+		name    string
+		request *raft.AppendEntriesRequest
+		fresh   time.Time
+		want    bool
+	}{
+		{"the same", following(5, 7, 4, 8, 9), sent.Add(-1), true},
+		{"of a leader that has committed more", committed, sent.Add(-1), true},
+		{"at the limit", following(5, 7, 4, 8, 9), sent, false},
+		{"too old", following(5, 7, 4, 8, 9), sent.Add(1), false},
+		{"of a later term", following(6, 7, 4, 8, 9), sent.Add(-1), false},
+		{"of an earlier term", following(4, 7, 4, 8, 9), sent.Add(-1), false},
+		{"behind another entry", following(5, 6, 4, 8, 9), sent.Add(-1), false},
+		{"behind an entry of another term", following(5, 7, 5, 8, 9), sent.Add(-1), false},
+		{"from the beginning", following(5, 0, 0, 8, 9), sent.Add(-1), false},
+		{"with fewer entries", following(5, 7, 4, 8), sent.Add(-1), false},
+		{"with more entries", following(5, 7, 4, 8, 9, 10), sent.Add(-1), false},
+		{"with other entries", following(5, 7, 4, 8, 10), sent.Add(-1), false},
+		{"with an entry of another term", other, sent.Add(-1), false},
+		{"without entries", following(5, 7, 4), sent.Add(-1), false},
+	} {
+		if got := ahead.answers(test.request, test.fresh); got != test.want {
+			t.Errorf("%s: %v", test.name, got)
+		}
+	}
+}
+
+// A line carries one thing at a time: raft's, or one that is ahead of it.
+func TestALineIsUsedByOne(t *testing.T) {
+	idle := func(l *line) bool { _, idle := l.idle(); return idle }
+	l := &line{}
+	first, second := &forerun{}, &forerun{}
+	if !idle(l) || !l.overtake(first) {
+		t.Fatal("a fresh line is not idle")
+	}
+	if idle(l) || l.overtake(second) {
+		t.Error("two are ahead of raft")
+	}
+	if l.enter() != first {
+		t.Error("raft does not find what is ahead of it")
+	}
+	if idle(l) || l.overtake(second) {
+		t.Error("something is ahead while raft is on its way")
+	}
+	l.leave()
+	if l.enter() != nil {
+		t.Error("raft finds the same a second time")
+	}
+	l.leave()
+	if !idle(l) || !l.overtake(second) || l.enter() != second {
+		t.Error("the line does not become idle")
+	}
+}
+
+func TestHowLongAFollowerTakes(t *testing.T) {
+	l := &line{}
+	for _, test := range []struct{ after, want time.Duration }{
+		{8 * time.Millisecond, 8 * time.Millisecond}, // the first is all that is known
+		{16 * time.Millisecond, 9 * time.Millisecond},
+		{time.Millisecond, 8 * time.Millisecond},
+	} {
+		l.answered(test.after)
+		if took, _ := l.idle(); took != test.want {
+			t.Errorf("after %v: %v, want %v", test.after, took, test.want)
+		}
+	}
+}
+
+func TestWhomIsSentToAhead(t *testing.T) {
+	voter := func(id raft.ServerID) raft.Server { return raft.Server{ID: id, Address: raft.ServerAddress(id)} }
+	three := raft.Configuration{Servers: []raft.Server{voter("a"), voter("b"), voter("c")}}
+	for _, test := range []struct {
+		name    string
+		prepare func(tr *transport)
+		servers []raft.Server // where they are not three
+		want    raft.ServerID
+	}{
+		{name: "the quickest", want: "c"},
+		{name: "one that nothing is known of", prepare: func(tr *transport) { tr.line("b").took = 0 }, want: "b"},
+		{name: "not one that is behind", prepare: func(tr *transport) {
+			tr.acknowledged.followers["c"].match = 6
+		}, want: "b"},
+		{name: "not one that is thought to be further", prepare: func(tr *transport) {
+			tr.acknowledged.followers["c"].match = 8
+		}, want: "b"},
+		{name: "not one that raft is on its way to", prepare: func(tr *transport) { tr.line("c").enter() }, want: "b"},
+		{name: "not one that has an answer waiting", prepare: func(tr *transport) { tr.line("c").overtake(&forerun{}) }, want: "b"},
+		{name: "nobody", prepare: func(tr *transport) {
+			tr.line("b").enter()
+			tr.line("c").enter()
+		}},
+		{name: "nobody in a term that nothing was acknowledged in", prepare: func(tr *transport) {
+			tr.acknowledged.appended("b", time.Now(), following(6, 0, 0), &raft.AppendEntriesResponse{Term: 6, Success: true})
+		}},
+		{name: "not one without a vote", servers: []raft.Server{voter("a"), voter("b"), {ID: "c", Suffrage: raft.Nonvoter}}, want: "b"},
+		{name: "not one that was removed", servers: []raft.Server{voter("a"), voter("b")}, want: "b"},
+		{name: "not itself", servers: []raft.Server{voter("a")}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			tr := &transport{self: "a", acknowledged: newAcknowledgements(), lines: make(map[raft.ServerID]*line)}
+			for _, id := range []raft.ServerID{"a", "b", "c"} {
+				tr.acknowledged.appended(id, time.Now(), following(5, 6, 5, 7), &raft.AppendEntriesResponse{Term: 5, Success: true})
+			}
+			tr.line("b").answered(3 * time.Millisecond)
+			tr.line("c").answered(2 * time.Millisecond)
+			if test.prepare != nil {
+				test.prepare(tr)
+			}
+			configuration := three
+			if test.servers != nil {
+				configuration.Servers = test.servers
+			}
+			to, picked := tr.quickest(configuration, 7, 5)
+			if to.ID != test.want || (picked != nil) != (test.want != "") {
+				t.Errorf("%q, want %q", to.ID, test.want)
+			}
+			if picked != nil && picked != tr.line(to.ID) {
+				t.Error("the line is another one's")
+			}
+		})
+	}
+}
+
+// pair joins a transport to one whose answers say how many requests there were before.
+func pair(t *testing.T, test func(t *testing.T, sender *transport, count func() int)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		open := func(at raft.ServerAddress) *transport {
+			cfg := GroupConfig{Self: raft.ServerID(at), Layer: n.layer(at), Timing: DefaultTiming()}
+			return newTransport(&cfg, newSlogAdapter(discard()), acceptAll)
+		}
+		receiver, sender := open("b"), open("a")
+		requests, stop, done := 0, make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			for {
+				select {
+				case rpc := <-receiver.Consumer():
+					requests++
+					rpc.Respond(&raft.AppendEntriesResponse{Term: rpc.Command.(*raft.AppendEntriesRequest).Term, LastLog: 100, Success: true}, nil)
+				case <-stop:
+					return
+				}
+			}
+		}()
+		test(t, sender, func() int {
+			synctest.Wait()
+			return requests
+		})
+		close(stop)
+		<-done
+		if err := errors.Join(sender.Close(), receiver.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// asked returns raft's own request, with an address that the receiver can take.
+func asked(request *raft.AppendEntriesRequest) *raft.AppendEntriesRequest {
+	request.RPCHeader = raft.RPCHeader{Addr: []byte("a")}
+	return request
+}
+
+func TestWhatWasSentAheadIsNotSentAgain(t *testing.T) {
+	failed := errors.New("the connection broke")
+	for _, test := range []struct {
+		name    string
+		request *raft.AppendEntriesRequest
+		old     time.Duration
+		err     error
+		sent    int // by raft's own request
+		want    error
+	}{
+		{name: "the same request", request: following(5, 7, 4, 8)},
+		{name: "the same request, which failed", request: following(5, 7, 4, 8), err: failed, want: failed},
+		{name: "another request", request: following(5, 6, 4, 7, 8), sent: 1},
+		{name: "another request than the one that failed", request: following(5, 6, 4, 7, 8), err: failed, sent: 1},
+		{name: "the same request, long ago", request: following(5, 7, 4, 8), old: time.Second, sent: 1},
+		{name: "the same request, which failed long ago", request: following(5, 7, 4, 8), old: time.Second, err: failed, sent: 1},
+		{name: "a message without entries", request: following(5, 8, 5), sent: 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			pair(t, func(t *testing.T, sender *transport, count func() int) {
+				ahead := &forerun{
+					request: following(5, 7, 4, 8), sent: time.Now(), done: make(chan struct{}),
+					response: raft.AppendEntriesResponse{Term: 5, LastLog: 8, Success: true}, err: test.err,
+				}
+				sender.line("b").overtake(ahead)
+				close(ahead.done)
+				time.Sleep(test.old)
+				var response raft.AppendEntriesResponse
+				if err := sender.AppendEntries("b", "b", asked(test.request), &response); !errors.Is(err, test.want) || (err == nil) != (test.want == nil) {
+					t.Fatalf("error %v, want %v", err, test.want)
+				}
+				if n := count(); n != test.sent {
+					t.Errorf("raft's request was sent %d times, want %d", n, test.sent)
+				}
+				if wanted := uint64(8 + 92*test.sent); test.want == nil && response.LastLog != wanted {
+					t.Errorf("the answer is %+v, want the one that says %d", response, wanted)
+				}
+				// And the next time there is nothing to be found.
+				before := count()
+				if err := sender.AppendEntries("b", "b", asked(following(5, 7, 4, 8)), &response); err != nil || count() != before+1 {
+					t.Errorf("the same again: %v, sent %d times", err, count()-before)
+				}
+			})
+		})
+	}
+}
+
+// Raft waits for what is on its way, which is how it would be with a request of its own.
+func TestRaftWaitsForWhatIsOnItsWay(t *testing.T) {
+	pair(t, func(t *testing.T, sender *transport, count func() int) {
+		ahead := &forerun{request: following(5, 7, 4, 8), sent: time.Now(), done: make(chan struct{})}
+		sender.line("b").overtake(ahead)
+		answered := make(chan error, 1)
+		go func() {
+			answered <- sender.AppendEntries("b", "b", asked(following(5, 7, 4, 8)), &raft.AppendEntriesResponse{})
+		}()
+		time.Sleep(100 * time.Millisecond)
+		if n := count(); n != 0 || len(answered) != 0 {
+			t.Fatalf("sent %d times and answered %d times while the answer is on its way", n, len(answered))
+		}
+		close(ahead.done)
+		if err := <-answered; err != nil || count() != 0 {
+			t.Errorf("error %v, sent %d times", err, count())
+		}
+	})
+}
+
+// A heartbeat goes its own way, whatever is ahead.
+func TestHeartbeatsDoNotWaitForWhatIsAhead(t *testing.T) {
+	pair(t, func(t *testing.T, sender *transport, count func() int) {
+		ahead := &forerun{request: following(5, 7, 4, 8), sent: time.Now(), done: make(chan struct{})}
+		sender.line("b").overtake(ahead)
+		if err := sender.AppendEntries("b", "b", asked(following(5, 0, 0)), &raft.AppendEntriesResponse{}); err != nil || count() != 1 {
+			t.Errorf("error %v, sent %d times", err, count())
+		}
+		if sender.line("b").enter() != ahead {
+			t.Error("the heartbeat has taken what was ahead")
+		}
+	})
+}
+
+// The log tells of entries that this replica makes as the leader, once it knows what they
+// follow, before they are written, and as they can be read later.
+func TestTheLogTellsAheadOfItsOwnEntries(t *testing.T) {
+	var l *walLog
+	var told []string
+	var sent []*raft.Log
+	open := logOpening{ahead: func(before store.Position, entries []*raft.Log) {
+		told = append(told, fmt.Sprintf("%d of term %d behind %d of term %d", entries[0].Index, entries[0].Term, before.Index, before.Term))
+		sent = append(sent, entries...)
+		for _, entry := range entries {
+			if err := l.GetLog(entry.Index, &raft.Log{}); !errors.Is(err, raft.ErrLogNotFound) {
+				t.Errorf("entry %d is in the log before it was told of: %v", entry.Index, err)
+			}
+		}
+	}}
+	dir := t.TempDir()
+	l = openChained(t, dir, open)
+	expect := func(want ...string) {
+		t.Helper()
+		if fmt.Sprint(told) != fmt.Sprint(want) {
+			t.Errorf("told of %q, want %q", told, want)
+		}
+		for _, entry := range sent {
+			var read raft.Log
+			if err := l.GetLog(entry.Index, &read); err != nil || !sameEntry(&read, entry) {
+				t.Errorf("sent %+v, and the log holds %+v: %v", entry, read, err)
+			}
+		}
+		told, sent = nil, nil
+	}
+	own := func(term, from, to uint64) (logs []*raft.Log) {
+		for index := from; index <= to; index++ {
+			logs = append(logs, &raft.Log{Index: index, Term: term, Data: []byte{byte(index)}})
+		}
+		return logs
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(l.StoreLogs(own(1, 1, 2)))
+	expect("1 of term 1 behind 0 of term 0") // nothing: the transport sends nothing behind that
+	must(l.StoreLogs(own(1, 3, 5)))
+	expect("3 of term 1 behind 2 of term 1")
+	must(l.StoreLogs(own(2, 6, 6)))
+	expect("6 of term 2 behind 5 of term 1")
+
+	// What a leader sends is not sent on.
+	from := openChained(t, t.TempDir(), logOpening{})
+	must(from.StoreLogs(own(3, 7, 7)))
+	var theirs raft.Log
+	must(from.GetLog(7, &theirs))
+	must(l.StoreLogs([]*raft.Log{&theirs}))
+	expect()
+	must(from.Close())
+	must(l.StoreLogs(own(4, 8, 8)))
+	expect("8 of term 4 behind 7 of term 3")
+
+	// Where the end is another than that of the last append, its term is not known.
+	must(l.DeleteRange(7, 8))
+	must(l.StoreLogs(own(5, 7, 7)))
+	expect("7 of term 5 behind 6 of term 0")
+	must(l.DeleteRange(1, 3)) // the beginning changes nothing
+	must(l.StoreLogs(own(5, 8, 8)))
+	expect("8 of term 5 behind 7 of term 5")
+	must(l.Close())
+	open.there = true
+	l = openChained(t, dir, open)
+	must(l.StoreLogs(own(6, 9, 9)))
+	expect("9 of term 6 behind 8 of term 0")
+	if err := l.StoreLogs([]*raft.Log{{Index: 10, Term: 6, Extensions: bytes.Repeat([]byte{9}, linkBytes)}}); err == nil {
+		t.Error("an entry with a malformed link was taken")
+	}
+	expect()
+	must(l.Close())
+}
+
+// What does not fit behind the log's end is nobody's to send.
+func TestNothingIsSentAheadBehindAnUnknownPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		cfg := GroupConfig{Self: "a", Layer: n.layer("a"), Timing: DefaultTiming()}
+		tr := newTransport(&cfg, newSlogAdapter(discard()), acceptAll)
+		entries := []*raft.Log{{Index: 8, Term: 5}}
+		tr.sendAhead(store.Position{Index: 7, Term: 4}, entries) // there is no raft yet
+		tr.raft.Store(&raft.Raft{})
+		tr.sendAhead(store.Position{Index: 7}, entries)
+		tr.sendAhead(store.Position{Index: 7, Term: 4}, entries) // in a group of nobody
+		if len(tr.lines) != 0 {
+			t.Errorf("%d followers were looked at", len(tr.lines))
+		}
+		if err := tr.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
