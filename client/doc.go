@@ -26,7 +26,7 @@
 //
 // Errors are told apart with errors.Is and the Err… values of this package. Those that
 // come from a call are an [*Error], with the contract's reason, the delay after which to
-// try again, and whether the call may have been carried out all the same.
+// try again, and whether the coordinator may have carried the call out all the same.
 //
 // # Retries
 //
@@ -49,7 +49,7 @@
 // attempt has ended (ATTEMPT_ENDED, or a grant that was over when it arrived) while the
 // call still wants the key.
 //
-// A context that ends ends the call at once. If the call may have been carried out the
+// A context that ends ends the call at once. If the coordinator may have carried it out the
 // error says so ([ErrUnknown]); a reservation that was granted in that way is given back
 // behind the scenes.
 //

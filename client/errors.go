@@ -50,7 +50,8 @@ var (
 	// ErrUnavailable means: no node gave an answer within the time, so the answer is no. What
 	// is [ErrUnknown] is this too.
 	ErrUnavailable = errors.New("the coordinator gives no answer")
-	// ErrUnknown means: no answer came, and the call may have been carried out all the same.
+	// ErrUnknown means: no answer came, and the coordinator may have carried the call out all
+	// the same; see [Error].MaybeApplied.
 	ErrUnknown = errors.New("it is not known whether the call was carried out")
 	// ErrOverloaded means: the shard has more to do than it can hold. Back off.
 	ErrOverloaded = errors.New("the coordinator has more to do than it can hold")
@@ -101,7 +102,9 @@ type Error struct {
 	Code codes.Code
 	// Message is for people.
 	Message string
-	// MaybeApplied says that one of the call's deliveries may have been carried out.
+	// MaybeApplied says that the coordinator may have carried out one of the call's
+	// deliveries, which this client does not know. The same call again is answered with the
+	// truth; what a Reserve may have been granted is given back behind the scenes.
 	MaybeApplied bool
 	// RetryAfter is how long to wait before the same call may fare better. 0: nothing
 	// was said, or waiting does not help.
@@ -133,9 +136,17 @@ func (e *Error) Error() string {
 		fmt.Fprintf(&b, ": %v", e.ended)
 	}
 	if e.MaybeApplied {
-		b.WriteString("; it may have been carried out")
+		fmt.Fprintf(&b, "; this client does not know whether the coordinator carried the %s out: %s", e.Call, e.afterDoubt())
 	}
 	return b.String()
+}
+
+// afterDoubt is what to do where it is not known whether the call was carried out.
+func (e *Error) afterDoubt() string {
+	if e.Call == callReserve {
+		return "a grant is given back unused, so reserve again"
+	}
+	return "make the same call again, its answer then is the truth"
 }
 
 // Unwrap returns the error of the caller's context where the call ended with that, and

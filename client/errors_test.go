@@ -141,8 +141,12 @@ func TestViolations(t *testing.T) {
 
 func TestTextOfErrors(t *testing.T) {
 	for want, err := range map[string]error{
-		"coordinator: Commit: the shard has no leader that can be reached (NO_LEADER)":             failure(callCommit, reason.Error(reason.NoLeader, ""), true, false),
-		"coordinator: Reserve: no node was asked: context canceled; it may have been carried out":  &Error{Call: callReserve, Message: "no node was asked", ended: context.Canceled, MaybeApplied: true},
+		"coordinator: Commit: the shard has no leader that can be reached (NO_LEADER)": failure(callCommit, reason.Error(reason.NoLeader, ""), true, false),
+		"coordinator: Reserve: no answer: context canceled; this client does not know whether the coordinator carried the Reserve out: " +
+			"a grant is given back unused, so reserve again": &Error{Call: callReserve, Message: "no answer", ended: context.Canceled, MaybeApplied: true},
+		"coordinator: Commit: no answer; this client does not know whether the coordinator carried the Commit out: " +
+			"make the same call again, its answer then is the truth": &Error{Call: callCommit, Message: "no answer", MaybeApplied: true},
+		"coordinator: Get: no answer": failure(callGet, status.Error(codes.Unavailable, "no answer"), true, true),
 		`coordinator: another attempt holds the reservation (owner "me"), for 1.5s`:                &PendingError{Owner: "me", Age: 1500 * time.Millisecond},
 		"coordinator: it was done before, for 1s":                                                  &CommittedError{Age: time.Second, Response: Response{Body: []byte("secret")}},
 		"coordinator: an earlier attempt ended in silence and is not settled, for 0s":              &InDoubtError{},
