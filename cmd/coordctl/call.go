@@ -187,6 +187,9 @@ func callEndpoints[A any](ctx context.Context, c *control, timeout time.Duration
 			}
 			failure.Message = connection.inWords(failure, to.Addr != nil)
 		}
+		if c.looks {
+			failure.Applied = reason.No
+		}
 		switch failure.Code {
 		case codes.Unavailable:
 			gravest = graver(gravest, failure)

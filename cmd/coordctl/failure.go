@@ -47,6 +47,8 @@ type callError struct {
 	failure reason.Failure
 	// attempt is the attempt id of a Reserve, which a retry by hand must give.
 	attempt []byte
+	// told says that the message tells what is not known, and what to do.
+	told bool
 	// exit is the exit code; 0: the failure's own.
 	exit int
 }
@@ -183,8 +185,13 @@ func (c *control) reportCall(call callError) {
 		return
 	}
 	text := name + ": " + oneLine(f.Message)
-	if f.Applied == reason.Maybe {
-		text += " (it may have been carried out)"
+	if f.Applied == reason.Maybe && !call.told {
+		if f.Reason != reason.OutcomeUnknown { // whose message says it
+			text += "; coordctl does not know whether the coordinator carried the call out"
+		}
+		if attempt == "" {
+			text += ": the same command again is safe, and is answered with the truth"
+		}
 	}
 	c.complain(text + again(attempt))
 }

@@ -60,6 +60,8 @@ type control struct {
 	timeout   time.Duration
 	// exitOffset is what is added to the exit code of a failure; see [exitOfRun].
 	exitOffset int
+	// looks says that the command changes nothing: none of its calls leaves a doubt.
+	looks bool
 
 	connections []*connection
 }
@@ -100,14 +102,24 @@ func (c *control) root() *cobra.Command {
 	runs.SetUsageTemplate(bare)
 	root.AddCommand(
 		runs,
-		c.reserve(), c.commit(), c.release(), c.extend(), c.get(), c.resolve(), c.purge(), c.records(),
-		c.shards(), c.shard(), c.status(), c.members(), c.transferLeadership(), c.bench(),
+		c.reserve(), c.commit(), c.release(), c.extend(), c.looking(c.get()), c.resolve(), c.purge(), c.looking(c.records()),
+		c.looking(c.shards()), c.looking(c.shard()), c.looking(c.status()), c.looking(c.members()), c.transferLeadership(), c.bench(),
 	)
 	once(root.PersistentFlags())
 	for _, command := range root.Commands() {
 		once(command.Flags())
 	}
 	return root
+}
+
+// looking marks a command that changes nothing. Those below it may.
+func (c *control) looking(command *cobra.Command) *cobra.Command {
+	run := command.RunE
+	command.RunE = func(command *cobra.Command, arguments []string) error {
+		c.looks = true
+		return run(command, arguments)
+	}
+	return command
 }
 
 // flagError is a flag that cannot be parsed, in words of ours: the parser's own speak of

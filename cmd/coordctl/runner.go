@@ -307,7 +307,7 @@ func (r *runner) settle(reservation *client.Reservation, e ending, kept *capture
 	case r.flags.releases(e.status):
 		err := reservation.Release(reservation.Context(), fmt.Sprintf("the command ended with %d", e.status))
 		if err != nil {
-			return r.notRecorded(e, "the key could not be released: ", err)
+			return r.notRecorded(e, "the key could not be released", "the key was released", err)
 		}
 		r.tell("the command ended with %d: released", e.status)
 		return outcome(nil, e.status)
@@ -322,7 +322,7 @@ func (r *runner) settle(reservation *client.Reservation, e ending, kept *capture
 		err = reservation.Commit(reservation.Context(), withoutOutput(e.status))
 	}
 	if err != nil {
-		return r.notRecorded(e, "the outcome is not recorded: ", err)
+		return r.notRecorded(e, "the outcome is not recorded", "the outcome was recorded", err)
 	}
 	r.tell("the command ended with %d: recorded", e.status)
 	return outcome(nil, e.status)
@@ -380,15 +380,20 @@ func (r *runner) left(e ending) error {
 	}
 	failure.Message = fmt.Sprintf("ownership was lost (%s) and the command was stopped (%d): what it did is unknown, and nothing is recorded; %s",
 		failure.Message, e.status, r.afterLapse())
-	return callError{failure: failure}
+	return callError{failure: failure, told: true}
 }
 
-// notRecorded is how it ends when the command ended and the coordinator was not told.
-func (r *runner) notRecorded(e ending, what string, err error) error {
+// notRecorded is how it ends when the command ended and the coordinator was not told, or
+// when that is not known. what is said in the first case, whether in the second.
+func (r *runner) notRecorded(e ending, what, whether string, err error) error {
 	failure := r.failure(err)
 	failure.ExitCode = exitNotRecorded
-	failure.Message = fmt.Sprintf("the command ended with %d, and %s%s; %s", e.status, what, failure.Message, r.afterLapse())
-	return callError{failure: failure}
+	next := r.afterLapse()
+	if failure.Applied == reason.Maybe {
+		what, next = "it is not known whether "+whether, "`coordctl get` shows whether it was; if not, "+next
+	}
+	failure.Message = fmt.Sprintf("the command ended with %d, and %s: %s; %s", e.status, what, failure.Message, next)
+	return callError{failure: failure, told: true}
 }
 
 // afterLapse says what becomes of a key that is neither committed nor released.

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/atmostonce/coordinator/client"
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/reason"
+)
+
+// Commit and Get of the stub leave a doubt.
+func (s *stub) Commit(context.Context, *coordinatorv1.CommitRequest) (*coordinatorv1.CommitResponse, error) {
+	return nil, reason.Error(reason.DeadlineExceeded, "")
+}
+
+func (s *stub) Get(context.Context, *coordinatorv1.GetRequest) (*coordinatorv1.GetResponse, error) {
+	return nil, reason.Error(reason.DeadlineExceeded, "")
+}
+
+// A failure in doubt says who does not know what, and what to do.
+func TestADoubtSaysWhatToDo(t *testing.T) {
+	leakless(t)
+	address := serve(t, &stub{reserve: failed(reason.Error(reason.DeadlineExceeded, ""))})
+	unknown := serve(t, &stub{reserve: failed(reason.Error(reason.OutcomeUnknown, ""))})
+	id := strings.Repeat("a1", 16)
+	for _, test := range []struct {
+		endpoint  string
+		arguments string
+		text      string
+		applied   string
+	}{
+		{
+			address, "reserve k --attempt-id " + id,
+			"DEADLINE_EXCEEDED: the call's deadline passed; coordctl does not know whether the coordinator carried the call out" +
+				"; to ask again as the same attempt: --attempt-id " + id, "maybe",
+		},
+		{
+			unknown, "reserve k --attempt-id " + id,
+			"OUTCOME_UNKNOWN: it is not known whether the call was carried out; to ask again as the same attempt: --attempt-id " + id, "maybe",
+		},
+		{
+			address, "commit k --token T",
+			"DEADLINE_EXCEEDED: the call's deadline passed; coordctl does not know whether the coordinator carried the call out" +
+				": the same command again is safe, and is answered with the truth", "maybe",
+		},
+		// What only looks leaves nothing behind.
+		{address, "get k", "DEADLINE_EXCEEDED: the call's deadline passed", "no"},
+	} {
+		arguments := append([]string{"--endpoints", test.endpoint, "--timeout", "500ms"}, strings.Fields(test.arguments)...)
+		if code, _, stderr := command(t, arguments...); code != reason.ExitUnavailable || stderr != "coordctl: "+test.text+"\n" {
+			t.Errorf("%s: exit code %d, stderr %q, want %q", test.arguments, code, stderr, test.text)
+		}
+		_, _, stderr := command(t, append(arguments, "-o", "json")...)
+		var shown map[string]errorJSON
+		if err := json.Unmarshal([]byte(stderr), &shown); err != nil || shown["error"].Applied != test.applied {
+			t.Errorf("%s: %q (%v), want applied %q", test.arguments, stderr, err, test.applied)
+		}
+	}
+}
+
+// A run whose command has ended says of what it is not known: the recording, not the command.
+func TestADoubtOfRunIsAboutTheRecording(t *testing.T) {
+	doubt := &client.Error{Call: "Commit", Code: codes.Unavailable, MaybeApplied: true}
+	refused := &client.Error{Call: "Commit", Code: codes.Unavailable, Reason: "NO_LEADER", Message: "the shard has no leader"}
+	const lapses = "once the key lapses the next caller runs it again"
+	for _, test := range []struct {
+		err  error
+		want string
+	}{
+		{doubt, "UNAVAILABLE: the command ended with 3, and it is not known whether the outcome was recorded: no answer in time; " +
+			"`coordctl get` shows whether it was; if not, " + lapses},
+		{refused, "NO_LEADER: the command ended with 3, and the outcome is not recorded: the shard has no leader; " + lapses},
+	} {
+		var out strings.Builder
+		r := &runner{control: &control{world: world{stderr: &out}}}
+		failed := r.notRecorded(ending{status: 3}, "the outcome is not recorded", "the outcome was recorded", test.err)
+		if code := r.report(failed); code != exitNotRecorded || out.String() != "coordctl: "+test.want+"\n" {
+			t.Errorf("exit code %d, %q, want %q", code, out.String(), test.want)
+		}
+	}
+	var out strings.Builder
+	r := &runner{control: &control{world: world{stderr: &out}}}
+	r.report(r.left(ending{status: 137, stopped: errors.New("the key was purged")}))
+	if !strings.HasSuffix(out.String(), "what it did is unknown, and nothing is recorded; "+lapses+"\n") {
+		t.Errorf("%q", out.String())
+	}
+}
