@@ -35,6 +35,7 @@ type stub struct {
 	requests []*coordinatorv1.ReserveRequest
 	pages    int
 	problems []string
+	leaders  []string // of the shards
 }
 
 // ClusterStatus says that the cluster is well unless there are problems.

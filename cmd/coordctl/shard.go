@@ -33,6 +33,9 @@ func (c *control) shard() *cobra.Command {
 				return err
 			}
 			shown := showShard(answer.GetShard(), time.Now())
+			if shown.Leader == "" {
+				c.explainNoLeader("the shard")
+			}
 			return c.show(shown, shardRows(shown))
 		},
 	}

@@ -60,7 +60,12 @@ func (c *control) shards() *cobra.Command {
 	return &cobra.Command{
 		Use:   "shards",
 		Short: "Show every shard: its leader, its followers, its records, its next alarm",
-		Args:  noArguments,
+		Long: `Show every shard: its leader, its followers, its records, its next alarm.
+
+In the table - stands for none: no leader that the answering node knows, no follower, no
+record with a deadline. BEHIND is how many log entries each follower lacks; ? where only
+the leader could say.`,
+		Args: noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			answer, err := callAdmin(command.Context(), c, c.timeout,
 				coordinatorv1.AdminServiceClient.ListShards, &coordinatorv1.ListShardsRequest{})
@@ -70,8 +75,12 @@ func (c *control) shards() *cobra.Command {
 			now := time.Now()
 			shown := make([]shardJSON, 0, len(answer.GetShards()))
 			rows := make([][]string, 0, len(answer.GetShards()))
+			leaderless := 0
 			for _, s := range answer.GetShards() {
 				one := showShard(s, now)
+				if one.Leader == "" {
+					leaderless++
+				}
 				shown = append(shown, one)
 				rows = append(rows, []string{
 					fmt.Sprint(one.Shard), dash(one.Leader), fmt.Sprint(one.Term), fmt.Sprint(one.AppliedIndex), behind(one),
@@ -81,9 +90,21 @@ func (c *control) shards() *cobra.Command {
 					fmt.Sprint(one.MailboxDepth), fmt.Sprint(one.Waiters),
 				})
 			}
+			if leaderless > 0 {
+				c.explainNoLeader(fmt.Sprintf("%d of %d shards", leaderless, len(shown)))
+			}
 			return c.showTable(map[string][]shardJSON{"shards": shown}, shardsHeading, rows)
 		},
 	}
+}
+
+// explainNoLeader says on stderr what a table means in which shards have no leader.
+func (c *control) explainNoLeader(which string) {
+	if c.output == "json" {
+		return
+	}
+	c.complain("the answering node knows no leader of " + which + ", and shows what it has itself: calls on keys of such a shard " +
+		"wait, and then fail with NO_LEADER. After a start that passes within seconds; if it does not, `coordctl status` says what is wrong")
 }
 
 func showShard(s *coordinatorv1.Shard, now time.Time) shardJSON {
