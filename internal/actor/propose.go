@@ -92,7 +92,7 @@ func (a *Actor) settle(e ended) {
 	now := time.Now()
 	a.company = company{
 		expected: len(p.commands) + a.open.calls(),
-		until:    now.Add(min(a.cfg.LingerMax, now.Sub(p.proposedAt)/2)),
+		until:    now.Add(min(a.cfg.LingerMax, now.Sub(p.proposedAt))),
 	}
 	if p.whenDone != nil {
 		defer p.whenDone()

@@ -1,6 +1,7 @@
 package raftfsm
 
 import (
+	"runtime"
 	"sync"
 	"time"
 
@@ -146,6 +147,9 @@ func (t *transport) sendAhead(before store.Position, entries []*raft.Log) {
 		run.err = t.exchange(to.ID, to.Address, run.sent, run.request, &run.response)
 		close(run.done)
 	})
+	// The request should be out before this goroutine keeps the processor busy with the
+	// write: the way to the follower and back takes longer than that.
+	runtime.Gosched()
 }
 
 // quickest picks the follower that entries behind an index are sent ahead to; nil for

@@ -74,7 +74,8 @@ type Config struct {
 	Logger *slog.Logger
 
 	// FlushInterval is how long something applied may stay in memory only, give or
-	// take the time of a commit. 1 ms to 10 s, 50 ms by default.
+	// take the time of a commit: after a crash it is applied again from the log. What changes
+	// twice meanwhile is written once. 1 ms to 10 s, 500 ms by default.
 	FlushInterval time.Duration
 	// FlushEntries is how many changed records start a flush at once. At least 1,
 	// 8,192 by default.
@@ -104,7 +105,7 @@ type Config struct {
 
 // Defaults and limits of a [Config].
 const (
-	FlushIntervalDefault    = 50 * time.Millisecond
+	FlushIntervalDefault    = 500 * time.Millisecond
 	FlushIntervalMin        = time.Millisecond
 	FlushIntervalMax        = 10 * time.Second
 	FlushEntriesDefault     = 8192
