@@ -3,6 +3,7 @@ package membership
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -299,5 +300,34 @@ func TestLock(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(dir, LockName))
 	if err != nil || strings.TrimSpace(string(text)) == "" {
 		t.Errorf("got %q, %v", text, err)
+	}
+}
+
+// A link that leads nowhere may be one to a disk that is not mounted: nothing is made
+// there, and it is said what is in the way.
+func TestDirectoryBehindALinkThatLeadsNowhere(t *testing.T) {
+	for _, below := range []string{"", "node", "several/below"} {
+		at := t.TempDir()
+		link, target := filepath.Join(at, "link"), filepath.Join(at, "unmounted", "data")
+		if err := os.Symlink(target, link); err != nil {
+			t.Fatal(err)
+		}
+		dir := filepath.Join(link, below)
+		_, err := Acquire(t.Context(), dir)
+		want := fmt.Sprintf("data directory %s: %s is a symbolic link to %s, which does not exist: "+
+			"mount or make that directory, or remove the link", dir, link, target)
+		if err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+		if err := os.MkdirAll(target, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		lock, err := Acquire(t.Context(), dir)
+		if err != nil {
+			t.Fatalf("a link that leads somewhere: %v", err)
+		}
+		if err := lock.Release(); err != nil {
+			t.Error(err)
+		}
 	}
 }

@@ -30,7 +30,8 @@ type Lock struct {
 
 // makeDir makes a directory and those above it that are missing, and makes their names
 // durable: a power failure could otherwise take the directory with all that is in it,
-// and the node would start afresh.
+// and the node would start afresh. It makes nothing where a link leads nowhere: that may
+// be a disk that is not mounted.
 func makeDir(dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -40,6 +41,9 @@ func makeDir(dir string) error {
 	for above := dir; ; above = filepath.Dir(above) {
 		if _, err := os.Stat(above); !errors.Is(err, fs.ErrNotExist) || above == filepath.Dir(above) {
 			break
+		}
+		if target, err := os.Readlink(above); err == nil {
+			return fmt.Errorf("%s is a symbolic link to %s, which does not exist: mount or make that directory, or remove the link", above, target)
 		}
 		missing = append(missing, above)
 	}
