@@ -190,39 +190,44 @@ func TestOneCallerWaitsForNobody(t *testing.T) {
 	}
 }
 
-// Callers that come back each time they are answered share all but the first entries.
+// Callers that come back each time they are answered share all but the first entries: those
+// whose entry has ended join those who wait for the next.
 func TestManyCallersShareEntries(t *testing.T) {
-	const callers, calls, takes = 16, 10, 3 * time.Millisecond
-	withEntries(t, nil, func(t *testing.T, s *testShard, g *entries) {
-		g.takes = takes
-		before := g.count()
-		var done sync.WaitGroup
-		start := time.Now()
-		for caller := range callers {
-			done.Go(func() {
-				for call := range calls {
-					if _, err := s.Submit(t.Context(), reserve(fmt.Sprint("k", caller, "/", call), time.Hour)); err != nil {
-						t.Error(err)
-					}
+	const calls, takes = 10, 3 * time.Millisecond
+	for _, callers := range []int{2, 3, 16} {
+		t.Run(fmt.Sprint(callers), func(t *testing.T) {
+			withEntries(t, nil, func(t *testing.T, s *testShard, g *entries) {
+				g.takes = takes
+				before := g.count()
+				var done sync.WaitGroup
+				start := time.Now()
+				for caller := range callers {
+					done.Go(func() {
+						for call := range calls {
+							if _, err := s.Submit(t.Context(), reserve(fmt.Sprint("k", caller, "/", call), time.Hour)); err != nil {
+								t.Error(err)
+							}
+						}
+					})
+				}
+				done.Wait()
+				took, all := time.Since(start), g.since(before)
+				commands := 0
+				for _, entry := range all {
+					commands += len(entry)
+				}
+				if commands != callers*calls {
+					t.Errorf("%d commands were proposed, want %d", commands, callers*calls)
+				}
+				if len(all) > calls+2 {
+					t.Errorf("%d callers with %d calls each made %d entries", callers, calls, len(all))
+				}
+				if took > (calls+2)*takes {
+					t.Errorf("it took %v, with entries that take %v", took, takes)
 				}
 			})
-		}
-		done.Wait()
-		took, all := time.Since(start), g.since(before)
-		commands := 0
-		for _, entry := range all {
-			commands += len(entry)
-		}
-		if commands != callers*calls {
-			t.Errorf("%d commands were proposed, want %d", commands, callers*calls)
-		}
-		if len(all) > calls+2 {
-			t.Errorf("%d callers with %d calls each made %d entries", callers, calls, len(all))
-		}
-		if took > (calls+2)*takes {
-			t.Errorf("it took %v, with entries that take %v", took, takes)
-		}
-	})
+		})
+	}
 }
 
 // Those who were expected and do not come back are not waited for longer than their entry
@@ -456,6 +461,9 @@ func TestBytesCloseAnEntry(t *testing.T) {
 				end <- err
 			}()
 			synctest.Wait()
+			if all := g.since(before); i == 3 && len(all) != 4 {
+				t.Errorf("one that fills an entry by itself waits: proposed were %v", all)
+			}
 		}
 		want := [][]string{{"first"}, {"0", "1"}, {"2"}, {"3"}}
 		if all := g.since(before); fmt.Sprint(all) != fmt.Sprint(want) {
@@ -532,6 +540,9 @@ func TestCallsWhoseCallersHaveGoneAreNotProposed(t *testing.T) {
 			if stays {
 				<-stayed.done
 				stayed.granted(t)
+			}
+			if n := g.count() - before; n != len(want) {
+				t.Errorf("%d entries were proposed, with commands or without, want %d", n, len(want))
 			}
 			time.Sleep(time.Minute)
 			if all := g.since(before); fmt.Sprint(all) != fmt.Sprint(want) {
