@@ -26,6 +26,9 @@ func (f *identityFlags) identity(key string) *coordinatorv1.Identity {
 
 // oneKey is the argument of every command about one record.
 func oneKey(_ *cobra.Command, arguments []string) error {
+	if len(arguments) == 0 {
+		return usagef("one KEY is needed, there are 0 arguments; one that begins with a dash goes behind --")
+	}
 	if len(arguments) != 1 {
 		return usagef("one KEY is needed, there are %d arguments", len(arguments))
 	}

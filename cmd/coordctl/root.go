@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"time"
@@ -43,7 +44,7 @@ const rootLong = `coordctl asks a coordinator for admission, and shows operators
 
 Results go to stdout, everything else to stderr; with -o json an error is one JSON
 object on stderr. Durations are written as 100ms, 5m0s or 24h. A key that begins with
-a dash goes behind "--".
+a dash goes behind "--": coordctl get -- -x. For run it is --key=-x.
 
 A flag that takes one value may be given once. If a node cannot be reached, has no
 leader or loses an answer, the same call goes to the next of --endpoints, and round
@@ -85,7 +86,7 @@ func (c *control) root() *cobra.Command {
 	bare := root.UsageTemplate()
 	root.SetUsageTemplate(bare + exitCodes)
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
+	root.SetFlagErrorFunc(flagError)
 
 	endpoints := environment.Lookup(c.environment, endpointsVariable)
 	if endpoints == "" {
@@ -124,9 +125,18 @@ func (c *control) looking(command *cobra.Command) *cobra.Command {
 
 // flagError is a flag that cannot be parsed, in words of ours: the parser's own speak of
 // the functions it uses.
-func flagError(err error) error {
-	var invalid *pflag.InvalidValueError
-	if !errors.As(err, &invalid) {
+func flagError(command *cobra.Command, err error) error {
+	var (
+		invalid *pflag.InvalidValueError
+		unknown *pflag.NotExistError
+		bare    *pflag.ValueRequiredError
+	)
+	switch {
+	case errors.As(err, &unknown):
+		return unknownFlag(command, dashed(unknown.GetSpecifiedName(), unknown.GetSpecifiedShortnames()))
+	case errors.As(err, &bare):
+		return usagef("%s needs a value", dashed(bare.GetSpecifiedName(), bare.GetSpecifiedShortnames()))
+	case !errors.As(err, &invalid):
 		return usagef("%v", err)
 	}
 	flag := invalid.GetFlag()
@@ -144,6 +154,27 @@ func flagError(err error) error {
 		wanted = "another one"
 	}
 	return usagef("--%s is %q, it must be %s", flag.Name, invalid.GetValue(), wanted)
+}
+
+// dashed is a flag as it was written: by its name, or among others of one letter.
+func dashed(name, letters string) string {
+	if letters != "" {
+		return "-" + letters
+	}
+	return "--" + name
+}
+
+// unknownFlag says that there is no such flag, and what to do if it was meant as a key.
+func unknownFlag(command *cobra.Command, written string) error {
+	path := command.CommandPath()
+	next := fmt.Sprintf(", see `%s --help`", path)
+	switch {
+	case strings.HasPrefix(command.Use, command.Name()+" KEY"):
+		next = fmt.Sprintf("; a KEY that begins with a dash goes behind --: %s -- %s", path, written)
+	case command.Flags().Lookup(keyFlag) != nil:
+		next = fmt.Sprintf("; a key that begins with a dash is written --%s=%s", keyFlag, written)
+	}
+	return usagef("%s is no flag of `%s`%s", written, path, next)
 }
 
 // check looks at the environment and at the flags that all commands have.

@@ -28,6 +28,9 @@ const (
 	exitSignalled     = 128 // and the number of the signal
 )
 
+// keyFlag is the flag of run that is an argument of the other commands.
+const keyFlag = "key"
+
 // Bounds that hold where no flag says otherwise.
 const (
 	killAfterDefault = 10 * time.Second
@@ -122,10 +125,12 @@ func (c *control) run() *cobra.Command {
 		Args: func(command *cobra.Command, arguments []string) error {
 			c.exitOffset = exitOfRun
 			switch {
+			case f.key == "--" && command.ArgsLenAtDash() < 0:
+				return usagef("--%s needs a value, and -- follows it", keyFlag)
 			case len(arguments) > 0 && command.ArgsLenAtDash() != 0:
 				return usagef("%q is neither a flag nor the value of one; the command goes behind --", arguments[0])
 			case len(arguments) == 0 || arguments[0] == "":
-				return usagef("there is no command behind --")
+				return usagef("there is no command; it goes behind --, as in `coordctl run --key KEY -- COMMAND`")
 			}
 			return nil
 		},
@@ -137,13 +142,13 @@ func (c *control) run() *cobra.Command {
 			return r.run(command.Context())
 		},
 	}
-	command.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+	command.SetFlagErrorFunc(func(command *cobra.Command, err error) error {
 		c.exitOffset = exitOfRun
-		return flagError(err)
+		return flagError(command, err)
 	})
 	flags := command.Flags()
 	flags.SetInterspersed(false) // what follows a command that lacks its -- is not taken for ours
-	flags.StringVar(&f.key, "key", "", "what is to be done once: deploy-42, report-2026-11-29 (required)")
+	flags.StringVar(&f.key, keyFlag, "", "what is to be done once: deploy-42, report-2026-11-29 (required); --key=-x if it begins with a dash")
 	f.identity.add(command)
 	flags.DurationVar(&f.pendingTTL, "pending-ttl", 0, "how long the key stays taken without a word of this program, 100ms to 24h (default: the server's, 5m)")
 	flags.StringVar(&f.onLapse, "on-lapse", "reopen", "what it means then: reopen lets the next caller run the command, hold lets nobody until it is settled")
@@ -162,7 +167,7 @@ func (c *control) run() *cobra.Command {
 
 // newRunner checks the flags and returns what runs the command.
 func (c *control) newRunner(command *cobra.Command, f *runFlags, arguments []string) (*runner, error) {
-	if err := required(command, "key"); err != nil {
+	if err := required(command, keyFlag); err != nil {
 		return nil, err
 	}
 	changed := command.Flags().Changed
