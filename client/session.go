@@ -165,6 +165,7 @@ func (s *sharing) open(worth bool) *session {
 	x := &session{
 		cancel: cancel,
 		calls:  make(map[uint64]*sharedCall),
+		told:   make(map[uint32]toldHeader),
 		queued: make(chan struct{}, 1),
 		ended:  make(chan struct{}),
 	}
@@ -195,7 +196,8 @@ type session struct {
 	queue  []*sharedCall          // not sent yet, in order
 	given  []uint64               // calls that their callers have given up, to be told
 	shards uint32
-	busy   bool // it was worth it, since that was looked at last
+	told   map[uint32]toldHeader // by shard
+	busy   bool                  // it was worth it, since that was looked at last
 	err    error
 }
 
@@ -388,16 +390,33 @@ func (x *session) end(err error) {
 }
 
 // header returns what an answer says, as a call by itself has it in its headers.
+// Most answers say the same: the latest of each shard is kept, and nobody changes it.
 func (x *session) header(answer *coordinatorv1.SessionAnswer) metadata.MD {
 	x.mu.Lock()
-	shards := x.shards
-	x.mu.Unlock()
-	header := metadata.Pairs(shardsKey, strconv.FormatUint(uint64(shards), 10))
+	defer x.mu.Unlock()
+	if told, ok := x.told[answer.GetShard()]; ok && told.shards == x.shards && told.known == (answer.Shard != nil) && told.leader == answer.GetLeader() {
+		return told.header
+	}
+	header := metadata.Pairs(shardsKey, strconv.FormatUint(uint64(x.shards), 10))
 	if answer.Shard != nil {
 		header.Set(shardKey, strconv.FormatUint(uint64(answer.GetShard()), 10))
 	}
 	if answer.GetLeader() != "" {
 		header.Set(leaderKey, answer.GetLeader())
 	}
+	if _, kept := x.told[answer.GetShard()]; kept || len(x.told) < toldMost {
+		x.told[answer.GetShard()] = toldHeader{shards: x.shards, known: answer.Shard != nil, leader: answer.GetLeader(), header: header}
+	}
 	return header
 }
+
+// toldHeader are the headers of an answer, and what they say.
+type toldHeader struct {
+	shards uint32
+	known  bool // the shard is
+	leader string
+	header metadata.MD
+}
+
+// toldMost bounds of how many shards headers are kept.
+const toldMost = 256

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/atmostonce/coordinator/internal/reason"
 	"github.com/atmostonce/coordinator/internal/shard"
@@ -62,13 +63,23 @@ func passOn[S, Q, A any](
 // is. It is for calls about one shard.
 func route[A any](ctx context.Context, s *server, number int, call hop[A]) (A, error) {
 	answer, leader, err := deliver(ctx, s, number, call)
+	s.tell(ctx, number, leader)
+	return answer, err
+}
+
+// tell tells the caller which shard its call was about, and where that is led, in the
+// headers of the answer. An answer of a session has fields for that.
+func (s *server) tell(ctx context.Context, number int, leader string) {
+	if call, ok := grpc.ServerTransportStreamFromContext(ctx).(*sessionHeaders); ok {
+		call.shard, call.leader = proto.Uint32(uint32(number)), leader
+		return
+	}
 	header := metadata.Pairs(ShardKey, strconv.Itoa(number), ShardsKey, strconv.Itoa(s.shards.Shards()))
 	if leader != "" {
 		header.Set(LeaderKey, leader)
 	}
 	// It fails outside a server only, where nobody looks at headers.
 	_ = grpc.SetHeader(ctx, header)
-	return answer, err
 }
 
 // deliver is [route] without the headers: it returns the leader's client address,

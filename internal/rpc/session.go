@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
-	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -34,6 +34,9 @@ const (
 	// sessionStalledMax is how long a client may take no answers. Its session is ended then,
 	// so that it does not keep what others need.
 	sessionStalledMax = 10 * time.Second
+	// sessionIdleMax is how many goroutines of a session wait for further calls: their
+	// stacks have grown already.
+	sessionIdleMax = 64
 )
 
 // Session implements coordinatorv1.CoordinatorServiceServer.
@@ -52,6 +55,7 @@ func (s *coordinatorService) Session(stream grpc.BidiStreamingServer[coordinator
 		running: make(map[uint64]context.CancelFunc),
 		answers: make(chan sessionAnswer, sessionCallsMax),
 		stalled: make(chan struct{}, 1),
+		work:    make(chan sessionWork),
 	}
 	x.accepting, x.stop = context.WithCancel(ctx)
 	defer context.AfterFunc(ctx, x.room.close)()
@@ -106,7 +110,11 @@ type session struct {
 	mu      sync.Mutex
 	running map[uint64]context.CancelFunc // by the call's id
 	ended   bool                          // no call is started any more
-	workers sync.WaitGroup                // none is added once it has ended
+	calls   sync.WaitGroup                // none is added once it has ended
+
+	// work hands a call to a goroutine that has nothing to do; there are idle of them.
+	work chan sessionWork
+	idle atomic.Int32
 
 	// answers has room for every call that is under way: putting one in never blocks.
 	answers chan sessionAnswer
@@ -127,7 +135,7 @@ func (x *session) end() {
 	x.mu.Lock()
 	x.ended = true
 	x.mu.Unlock()
-	x.workers.Wait()
+	x.calls.Wait()
 }
 
 // finish lets what is under way be answered, and the sender end.
@@ -195,17 +203,51 @@ func (x *session) start(call *coordinatorv1.SessionCall) error {
 		x.give(size)
 		return err
 	}
-	go func() {
-		defer x.workers.Done()
-		defer cancel()
-		answer := x.answer(ctx, call, received)
-		answer.request = size
-		x.mu.Lock()
-		delete(x.running, call.GetId())
-		x.mu.Unlock()
-		x.answers <- answer
-	}()
+	w := sessionWork{ctx: ctx, cancel: cancel, call: call, received: received, size: size}
+	select {
+	case x.work <- w:
+	default:
+		go x.serve(w)
+	}
 	return nil
+}
+
+// sessionWork is a call that is to be carried out.
+type sessionWork struct {
+	ctx      context.Context
+	cancel   context.CancelFunc
+	call     *coordinatorv1.SessionCall
+	received time.Time
+	size     int
+}
+
+// serve carries out a call, and then others, as long as no more than enough goroutines
+// wait for one.
+func (x *session) serve(w sessionWork) {
+	for {
+		x.carryOut(w)
+		if x.idle.Add(1) > sessionIdleMax {
+			x.idle.Add(-1)
+			return
+		}
+		select {
+		case w = <-x.work:
+			x.idle.Add(-1)
+		case <-x.ctx.Done():
+			return
+		}
+	}
+}
+
+func (x *session) carryOut(w sessionWork) {
+	defer x.calls.Done()
+	defer w.cancel()
+	answer := x.answer(w.ctx, w.call, w.received)
+	answer.request = w.size
+	x.mu.Lock()
+	delete(x.running, w.call.GetId())
+	x.mu.Unlock()
+	x.answers <- answer
 }
 
 // give gives back what a call took.
@@ -236,14 +278,14 @@ func (x *session) admit(id uint64, cancel context.CancelFunc) error {
 		return invalid("calls.id", "%d is that of a call that is under way", id)
 	}
 	x.running[id] = cancel
-	x.workers.Add(1)
+	x.calls.Add(1)
 	return nil
 }
 
 // answer carries a call out.
 func (x *session) answer(ctx context.Context, call *coordinatorv1.SessionCall, received time.Time) sessionAnswer {
 	holds := &held{node: x.service.unsent, link: x.link}
-	headers := &callHeaders{}
+	headers := &sessionHeaders{}
 	ctx = context.WithValue(ctx, heldKey{}, holds)
 	ctx = grpc.NewContextWithServerTransportStream(ctx, headers)
 	answer := &coordinatorv1.SessionAnswer{Id: call.GetId()}
@@ -255,7 +297,7 @@ func (x *session) answer(ctx context.Context, call *coordinatorv1.SessionCall, r
 			Code: failed.GetCode(), Message: failed.GetMessage(), Details: failed.GetDetails(),
 		}}
 	}
-	answer.Shard, answer.Leader = headers.shard(), headers.leader()
+	answer.Shard, answer.Leader = headers.shard, headers.leader
 	return sessionAnswer{message: answer, held: holds, large: proto.Size(answer) > unsentFree}
 }
 
@@ -376,47 +418,26 @@ func (x *session) write(batch []sessionAnswer) error {
 	return err
 }
 
-// callHeaders keeps the headers of one call, which would be the stream's.
-type callHeaders struct {
-	mu     sync.Mutex
-	header metadata.MD
+// sessionHeaders stands for the headers of one call, which would be the stream's: see
+// [server.tell]. Whoever sets others has them dropped.
+type sessionHeaders struct {
+	shard  *uint32
+	leader string
 }
 
 // Method implements [grpc.ServerTransportStream].
-func (*callHeaders) Method() string { return coordinatorv1.CoordinatorService_Session_FullMethodName }
+func (*sessionHeaders) Method() string {
+	return coordinatorv1.CoordinatorService_Session_FullMethodName
+}
 
 // SetHeader implements [grpc.ServerTransportStream].
-func (h *callHeaders) SetHeader(header metadata.MD) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.header = metadata.Join(h.header, header)
-	return nil
-}
+func (*sessionHeaders) SetHeader(metadata.MD) error { return nil }
 
 // SendHeader implements [grpc.ServerTransportStream].
-func (h *callHeaders) SendHeader(header metadata.MD) error { return h.SetHeader(header) }
+func (*sessionHeaders) SendHeader(metadata.MD) error { return nil }
 
 // SetTrailer implements [grpc.ServerTransportStream].
-func (*callHeaders) SetTrailer(metadata.MD) error { return nil }
-
-func (h *callHeaders) first(key string) string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if values := h.header.Get(key); len(values) > 0 {
-		return values[0]
-	}
-	return ""
-}
-
-func (h *callHeaders) leader() string { return h.first(LeaderKey) }
-
-func (h *callHeaders) shard() *uint32 {
-	number, err := strconv.ParseUint(h.first(ShardKey), 10, 32)
-	if err != nil {
-		return nil
-	}
-	return proto.Uint32(uint32(number))
-}
+func (*sessionHeaders) SetTrailer(metadata.MD) error { return nil }
 
 // room bounds what is under way: calls, and their bytes. A call that is larger than the
 // bound by itself is let in alone.
