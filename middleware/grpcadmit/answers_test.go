@@ -254,7 +254,11 @@ func TestPrincipal(t *testing.T) {
 		}
 	}
 	long := metadata.AppendToOutgoingContext(t.Context(), "who", strings.Repeat("x", 129))
-	want(t, invoke(long, conn, place, "k", order("tea")), grpcadmit.ReasonMisconfigured, codes.Internal)
+	refused := invoke(long, conn, place, "k", order("tea"))
+	want(t, refused, grpcadmit.ReasonMisconfigured, codes.Internal)
+	if said := status.Convert(refused.err).Message(); !strings.HasSuffix(said, ": the principal has 129 bytes, and may have 128") {
+		t.Errorf("it says %q", said)
+	}
 
 	open := serve(t, run, who, grpcadmit.WithAnonymous(), grpcadmit.WithNamespace(unique("anonymous")))
 	for i := range 2 {

@@ -21,7 +21,9 @@ type Option func(*guard)
 
 // WithPrincipal says who makes a call: the id of its API token or its account, from what an
 // authenticating interceptor outside has put into the context; never the secret itself. It
-// is required. At most 128 bytes; "" is nobody, and UNAUTHENTICATED unless [WithAnonymous].
+// is required; "" is nobody, and UNAUTHENTICATED unless [WithAnonymous]. At most 128 bytes of
+// UTF-8: hash what may be longer, for it is refused as the application's mistake (INTERNAL,
+// [ReasonMisconfigured]), and the handler does not run.
 //
 // Two callers with different principals never meet, whatever keys they choose.
 func WithPrincipal(principal func(context.Context) string) Option {
@@ -35,9 +37,9 @@ func WithAnonymous() Option { return func(g *guard) { g.Anonymous = true } }
 // WithNamespace names the tenant, 1 to 64 bytes. Default: the coordinator's, "default".
 func WithNamespace(namespace string) Option { return func(g *guard) { g.Namespace = namespace } }
 
-// WithOperation names the guarded operation, at most 255 bytes: the same key under another
-// operation is another record. Default: the full method, such as "/shop.v1.Orders/Place"; one
-// that is too long is cut, with its hash at its end.
+// WithOperation names the guarded operation: the same key under another operation is another
+// record. Default: the full method, such as "/shop.v1.Orders/Place". One of more than 255
+// bytes is cut, with its hash at its end.
 func WithOperation(operation func(method string, request proto.Message) string) Option {
 	return func(g *guard) { g.operation = operation }
 }

@@ -58,8 +58,9 @@ const (
 	// ReasonResponseNotStored, FAILED_PRECONDITION: the call was carried out, and its answer
 	// could not be kept. Its code is in executed_code.
 	ReasonResponseNotStored Reason = "RESPONSE_NOT_STORED"
-	// ReasonMisconfigured, INTERNAL: the coordinator refuses what the interceptor is set up
-	// to ask for, or the request is no proto message. The log says what.
+	// ReasonMisconfigured, INTERNAL: the coordinator does not take what the interceptor is set
+	// up to ask for, such as a principal over 128 bytes: the message and the log name the
+	// field, with its size and its limit. Or the request is no proto message: the log says so.
 	ReasonMisconfigured Reason = "IDEMPOTENCY_MISCONFIGURED"
 )
 

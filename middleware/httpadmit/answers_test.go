@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -223,8 +224,37 @@ func TestAway(t *testing.T) {
 	if a := send(t, request(t, "POST", server.URL, "{}")); a.status != 201 {
 		t.Errorf("an unguarded request: %+v", a)
 	}
-	wrong := serve(t, counted(&runs), caller(strings.Repeat("p", 129)))
-	wantCode(t, post(t, wrong, "k"), httpadmit.CodeMisconfigured, 500)
+}
+
+// What the application gave is its own mistake, what the caller gave is the caller's; either
+// is named with its size and its limit, and never passes.
+func TestWhatIsTooLongIsNamed(t *testing.T) {
+	var runs atomic.Int64
+	for name, test := range map[string]struct {
+		principal, key string
+		code           httpadmit.Code
+		status         int
+		detail         string
+	}{
+		"principal": {strings.Repeat("p", 129), "k", httpadmit.CodeMisconfigured, 500, "the principal has 129 bytes, and may have 128"},
+		"key":       {"p", strings.Repeat("k", 256), httpadmit.CodeKeyInvalid, 400, "the key has 256 bytes, and may have 255"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := serve(t, counted(&runs), caller(test.principal), httpadmit.WithLogger(slog.New(slog.DiscardHandler)))
+			a := post(t, server, test.key)
+			wantCode(t, a, test.code, test.status)
+			if !strings.Contains(a.body, `"detail":"`+test.detail+`"`) || a.header.Get("Retry-After") != "" {
+				t.Errorf("answered %+v", a)
+			}
+		})
+	}
+	long := httpadmit.WithOperation(func(r *http.Request) string { return strings.Repeat("o", 300) + r.URL.Path })
+	if a := post(t, serve(t, counted(&runs), long), "k"); a.status != 201 {
+		t.Errorf("a long operation: answered %+v", a)
+	}
+	if runs.Load() != 1 {
+		t.Errorf("%d runs, want that of the long operation", runs.Load())
+	}
 }
 
 // Nobody who uses the defaults waits long for a no, and who has less patience says so.

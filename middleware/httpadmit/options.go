@@ -21,7 +21,9 @@ type Option func(*guard)
 
 // WithPrincipal says who makes a request: the id of its API token or its account, from
 // what an authenticating middleware outside has found out; never the secret itself. It is
-// required. At most 128 bytes; "" is nobody, and a 401 unless [WithAnonymous].
+// required; "" is nobody, and a 401 unless [WithAnonymous]. At most 128 bytes of UTF-8: hash
+// what may be longer, for it is refused as the application's mistake (500,
+// [CodeMisconfigured]), and the handler does not run.
 //
 // Two callers with different principals never meet, whatever keys they choose.
 func WithPrincipal(principal func(*http.Request) string) Option {
@@ -35,9 +37,9 @@ func WithAnonymous() Option { return func(g *guard) { g.Anonymous = true } }
 // WithNamespace names the tenant, 1 to 64 bytes. Default: the coordinator's, "default".
 func WithNamespace(namespace string) Option { return func(g *guard) { g.Namespace = namespace } }
 
-// WithOperation names the guarded endpoint, at most 255 bytes: the same key under another
-// operation is another record. Default: the method and the path as the caller sent it, such
-// as "POST /v1/workers/w7/reboot"; one that is too long is cut, with its hash at its end.
+// WithOperation names the guarded endpoint: the same key under another operation is another
+// record. Default: the method and the path as the caller sent it, such as
+// "POST /v1/workers/w7/reboot". One of more than 255 bytes is cut, with its hash at its end.
 func WithOperation(operation func(*http.Request) string) Option {
 	return func(g *guard) { g.operation = operation }
 }

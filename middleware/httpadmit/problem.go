@@ -51,8 +51,9 @@ const (
 	// CodeResponseNotStored, 410: the request was carried out, and its response could not
 	// be kept. Its status is in "executed_status".
 	CodeResponseNotStored Code = "RESPONSE_NOT_STORED"
-	// CodeMisconfigured, 500: the coordinator refuses what the middleware is set up to
-	// ask for. The log says what.
+	// CodeMisconfigured, 500: the coordinator does not take what the middleware is set up to
+	// ask for, such as a principal over 128 bytes. The detail and the log name the field,
+	// with its size and its limit.
 	CodeMisconfigured Code = "IDEMPOTENCY_MISCONFIGURED"
 )
 

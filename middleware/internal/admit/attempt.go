@@ -34,15 +34,21 @@ type Attempt struct {
 // Ask asks the coordinator. There is an Attempt if it admits the request, and only then. The
 // error is a *refusal.Refusal, or a *client.CommittedError with the response to replay. What
 // the operator must hear of is logged.
+//
+// A principal comes from the application, so one that is none is its mistake and not the
+// caller's. It is refused before the coordinator is asked, and names where it is from.
 func (s *Settings) Ask(ctx context.Context, q Question) (*Attempt, error) {
+	identity := s.identity(q)
+	if err := checkPart("principal", identity.Principal, principalBytesMost); err != nil {
+		s.Logger.ErrorContext(ctx, "a keyed request was refused: what WithPrincipal returned is no principal", "operation", identity.Operation, "error", err)
+		return nil, &refusal.Refusal{Code: refusal.Misconfigured, Detail: err.Error()}
+	}
 	options := append([]client.ReserveOption{}, s.Reserve...)
 	options = append(options, client.WithFingerprint(q.Fingerprint), client.WithOnLapse(s.OnLapse), client.WithReserveTimeout(s.ReserveTimeout))
 	if q.Window > 0 {
 		options = append(options, client.WithRetention(q.Window))
 	}
-	reservation, err := s.Client.Reserve(ctx, client.Identity{
-		Namespace: s.Namespace, Principal: q.Principal, Operation: q.Operation, Key: q.Key,
-	}, options...)
+	reservation, err := s.Client.Reserve(ctx, identity, options...)
 	if err == nil {
 		return &Attempt{Settings: s, reservation: reservation, window: q.Window, granted: time.Now()}, nil
 	}
@@ -52,9 +58,9 @@ func (s *Settings) Ask(ctx context.Context, q Question) (*Attempt, error) {
 	refused := refusal.OfReserve(err, s.RetryAfter)
 	switch refused.Code {
 	case refusal.Misconfigured:
-		s.Logger.ErrorContext(ctx, "the coordinator refuses what it is asked for", "operation", q.Operation, "error", err)
+		s.Logger.ErrorContext(ctx, "the coordinator refuses what it is asked for", "operation", identity.Operation, "error", err)
 	case refusal.Unavailable:
-		s.Logger.WarnContext(ctx, "a keyed request was refused: the coordinator does not admit it", "operation", q.Operation, "error", err)
+		s.Logger.WarnContext(ctx, "a keyed request was refused: the coordinator does not admit it", "operation", identity.Operation, "error", err)
 	}
 	return nil, refused
 }

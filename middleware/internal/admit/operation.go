@@ -7,9 +7,6 @@ import (
 	"unicode/utf8"
 )
 
-// operationBytesMost is how long an operation may be.
-const operationBytesMost = 255
-
 // Operation returns a name as an operation. One that is too long, or not valid UTF-8, is cut
 // and carries its hash, so that no two names become one.
 func Operation(name string) string {

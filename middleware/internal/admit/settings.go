@@ -55,6 +55,9 @@ func Defaults(c *client.Client, docs string) Settings {
 // it.
 func (s *Settings) Check(principal bool) []error {
 	var wrong []error
+	if err := checkPart("namespace", s.Namespace, namespaceBytesMost); err != nil {
+		wrong = append(wrong, err)
+	}
 	for _, rule := range []struct {
 		broken bool
 		text   string

@@ -10,6 +10,7 @@ package refusal
 
 import (
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/atmostonce/coordinator/client"
@@ -100,10 +101,24 @@ func OfReserve(err error, retryAfter time.Duration) *Refusal {
 	case errors.Is(err, client.ErrFingerprintMismatch):
 		return &Refusal{Code: Mismatch, Detail: "a new request needs a new key; do not send this one again"}
 	case errors.Is(err, client.ErrInvalidArgument):
-		return &Refusal{Code: Misconfigured}
+		return &Refusal{Code: Misconfigured, Detail: violations(err)}
 	}
 	return &Refusal{
 		Code: Unavailable, RetryAfter: max(client.RetryAfter(err), retryAfter),
 		Detail: "this delivery was not carried out; try again later with the same key",
 	}
+}
+
+// violations names what was refused: fields, with their limits and sizes, and never what was in
+// them.
+func violations(err error) string {
+	var failed *client.Error
+	if !errors.As(err, &failed) {
+		return ""
+	}
+	texts := make([]string, len(failed.Violations))
+	for i, v := range failed.Violations {
+		texts[i] = v.Field + " " + v.Detail
+	}
+	return strings.Join(texts, "; ")
 }

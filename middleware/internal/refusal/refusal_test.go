@@ -45,6 +45,20 @@ func TestOfReserve(t *testing.T) {
 	}
 }
 
+// What the middleware is set up wrongly to ask for is named, and never shown.
+func TestMisconfiguredNamesTheFields(t *testing.T) {
+	got := OfReserve(&client.Error{Reason: "INVALID_ARGUMENT", Message: "an argument is not valid", Violations: []client.Violation{
+		{Field: "owner", Detail: "is 200 bytes long, the limit is 128"}, {Field: "retention", Detail: "must be at least 1s"},
+	}}, time.Second)
+	const want = "owner is 200 bytes long, the limit is 128; retention must be at least 1s"
+	if got.Code != Misconfigured || got.Detail != want {
+		t.Errorf("%+v, want %q", got, want)
+	}
+	if got := OfReserve(&client.Error{Reason: "INVALID_ARGUMENT", Message: "an argument is not valid"}, 0); got.Detail != "" {
+		t.Errorf("%+v", got)
+	}
+}
+
 // What ran, and was not recorded, is never said not to have run.
 func TestUnrecorded(t *testing.T) {
 	for _, row := range []struct {
