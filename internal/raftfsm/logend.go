@@ -33,10 +33,15 @@ const (
 func openEnd(dir string, create bool) (*endFile, chainEnd, error) {
 	path := filepath.Join(dir, endName)
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
-	if errors.Is(err, fs.ErrNotExist) && create {
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && create:
 		return createEnd(dir, path)
-	}
-	if err != nil {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, chainEnd{}, fmt.Errorf("log: %s is missing, which says where the log ends: an older version of this program, which kept no such file, "+
+			"wrote the directory, or the directory has lost it. In the first case start that version again, or begin anew with an empty directory. "+
+			"In the second nobody can say what else is lost: replace the node (an empty directory, and `coordctl members replace`), "+
+			"or put back a copy of the whole directory if it is a cluster by itself", path)
+	case err != nil:
 		return nil, chainEnd{}, fmt.Errorf("log: %w", err)
 	}
 	end, err := readEnd(file)
