@@ -29,10 +29,31 @@ type heldLog struct {
 	fails   error         // what the write then fails with
 }
 
-func (l *heldLog) hold(append, written chan struct{}) {
+// holdAppends and holdWrites begin to hold up, until the returned function is called.
+func (l *heldLog) holdAppends() (letGo func()) {
+	hold := make(chan struct{})
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.append, l.written = append, written
+	l.append = hold
+	return sync.OnceFunc(func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.append = nil
+		close(hold)
+	})
+}
+
+func (l *heldLog) holdWrites() (letGo func()) {
+	hold := make(chan struct{})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.written = hold
+	return sync.OnceFunc(func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.written = nil
+		close(hold)
+	})
 }
 
 func (l *heldLog) fail(err error) {
@@ -184,26 +205,40 @@ func (c *heldCluster) log(g *Group) *heldLog { return c.logs[string(g.cfg.Self)]
 
 // proposal is an entry on its way, with one Reserve.
 type proposal struct {
-	future raft.ApplyFuture
-	ended  chan error
+	ended chan struct{}
+	err   error
 }
 
-func (c *heldCluster) propose(g *Group, key int) proposal {
+func (c *heldCluster) propose(g *Group, key int) *proposal {
 	c.t.Helper()
 	encoded, err := (&Entry{Term: g.Term(), Commands: commands(reserve(key))}).Encode()
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	p := proposal{future: g.Propose(encoded, time.Second), ended: make(chan error, 1)}
-	go func() { p.ended <- p.future.Error() }()
+	p, future := &proposal{ended: make(chan struct{})}, g.Propose(encoded, time.Second)
+	go func() {
+		defer close(p.ended)
+		p.err = future.Error()
+	}()
 	synctest.Wait()
 	return p
 }
 
 // hasEnded reports whether the proposer has been told anything.
-func (p proposal) hasEnded() bool {
+func (p *proposal) hasEnded() bool {
 	synctest.Wait()
-	return len(p.ended) > 0
+	select {
+	case <-p.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// outcome waits for what the proposer is told.
+func (p *proposal) outcome() error {
+	<-p.ended
+	return p.err
 }
 
 // withEntry returns the followers whose log reaches an index, and those whose does not.
@@ -245,8 +280,8 @@ func TestNothingIsAcknowledgedBeforeTheLeadersOwnWrite(t *testing.T) {
 				const key = 4242
 				applied, commit, last := g.Indexes()
 				c.messages.of(key)
-				write := make(chan struct{})
-				c.log(g).hold(nil, write)
+				letGo := c.log(g).holdWrites()
+				defer letGo()
 				p := c.propose(g, key)
 
 				check := func(when string) {
@@ -255,7 +290,7 @@ func TestNothingIsAcknowledgedBeforeTheLeadersOwnWrite(t *testing.T) {
 						t.Errorf("%s: %v have the entry, and %v have not; one should have it", when, with, without)
 					}
 					if p.hasEnded() {
-						t.Errorf("%s: the proposal was answered: %v", when, <-p.ended)
+						t.Errorf("%s: the proposal was answered: %v", when, p.err)
 					}
 					if a, b, c := g.Indexes(); a != applied || b != commit || c != last {
 						t.Errorf("%s: the leader has applied %d, committed %d and written %d; it had %d, %d and %d", when, a, b, c, applied, commit, last)
@@ -270,10 +305,10 @@ func TestNothingIsAcknowledgedBeforeTheLeadersOwnWrite(t *testing.T) {
 				time.Sleep(held)
 				check("later")
 				if !g.IsLeader() {
-					t.Fatal("it does not lead any more")
+					t.Error("it does not lead any more")
 				}
-				close(write)
-				if err := <-p.ended; err != nil {
+				letGo()
+				if err := p.outcome(); err != nil {
 					t.Fatalf("the proposal: %v", err)
 				}
 				c.agree()
@@ -310,8 +345,8 @@ func TestALeaderThatDiesAfterItHasSentAhead(t *testing.T) {
 				fatal := make(chan error, 1)
 				c.groups[self].log.fatal = func(err error) { fatal <- err }
 				_, _, last := g.Indexes()
-				write := make(chan struct{})
-				c.log(g).hold(nil, write)
+				letGo := c.log(g).holdWrites()
+				defer letGo()
 				p := c.propose(g, key)
 				with, without := c.withEntry(g, last+1)
 				if len(with) != 1 {
@@ -326,8 +361,8 @@ func TestALeaderThatDiesAfterItHasSentAhead(t *testing.T) {
 					c.stop(with[0])
 				}
 				c.log(g).fail(broken)
-				close(write)
-				if err := <-p.ended; Classify(err) != Unknown {
+				letGo()
+				if err := p.outcome(); Classify(err) != Unknown {
 					t.Errorf("the proposal: %v", err)
 				}
 				if err := <-fatal; !errors.Is(err, broken) {
@@ -374,20 +409,20 @@ func TestAFollowerThatHasNotSyncedDoesNotCount(t *testing.T) {
 		c.admit(g, 5, 8)
 		synctest.Wait()
 		applied, commit, last := g.Indexes()
-		sync := make(chan struct{})
-		c.logs[others[0]].hold(sync, nil)
+		letGo := c.logs[others[0]].holdAppends()
+		defer letGo()
 		p := c.propose(g, 4242)
 		for _, after := range []time.Duration{0, time.Second, 4 * time.Second} {
 			time.Sleep(after)
 			if p.hasEnded() {
-				t.Fatalf("answered: %v", <-p.ended)
+				t.Errorf("answered: %v", p.err)
 			}
 			if a, b, c := g.Indexes(); a != applied || b != commit || c != last+1 {
 				t.Errorf("applied %d, committed %d, written %d; it had %d, %d and %d", a, b, c, applied, commit, last)
 			}
 		}
-		close(sync)
-		if err := <-p.ended; err != nil {
+		letGo()
+		if err := p.outcome(); err != nil {
 			t.Errorf("the proposal: %v", err)
 		}
 		c.network.isolate(raft.ServerAddress(others[1]), false)
@@ -405,8 +440,8 @@ func TestLeadershipIsLostAfterSendingAhead(t *testing.T) {
 				self, at := string(g.cfg.Self), g.transport.LocalAddr()
 				_, _, last := g.Indexes()
 				term := g.Term()
-				write := make(chan struct{})
-				c.log(g).hold(nil, write)
+				letGo := c.log(g).holdWrites()
+				defer letGo()
 				if !arrives {
 					c.network.isolate(at, true)
 				}
@@ -420,10 +455,10 @@ func TestLeadershipIsLostAfterSendingAhead(t *testing.T) {
 				c.heldBy(next, key, arrives)
 				c.admit(next, 5, 10)
 				if p.hasEnded() {
-					t.Errorf("answered while it writes: %v", <-p.ended)
+					t.Errorf("answered while it writes: %v", p.err)
 				}
-				close(write) // a few seconds later
-				if err := <-p.ended; Classify(err) != Unknown {
+				letGo() // a few seconds later
+				if err := p.outcome(); Classify(err) != Unknown {
 					t.Errorf("the proposal: %v", err)
 				}
 				c.network.isolate(at, false)
@@ -435,7 +470,6 @@ func TestLeadershipIsLostAfterSendingAhead(t *testing.T) {
 				}
 
 				// It leads again, and finds nothing of the past on its lines.
-				c.log(g).hold(nil, nil)
 				if err := c.leader().TransferLeadership(g.cfg.Self); err != nil {
 					t.Fatal(err)
 				}
@@ -458,21 +492,21 @@ func TestCloseWithSomethingSentAhead(t *testing.T) {
 	const key = 4242
 	t.Run("that a follower does not answer", func(t *testing.T) {
 		inHeldCluster(t, func(t *testing.T, c *heldCluster, g *Group) {
-			sync := make(chan struct{})
-			for _, name := range c.others(g) {
-				c.logs[name].hold(sync, nil)
-			}
+			others := c.others(g)
+			one, other := c.logs[others[0]].holdAppends(), c.logs[others[1]].holdAppends()
+			letGo := func() { one(); other() }
+			defer letGo()
 			c.messages.of(key)
 			p := c.propose(g, key)
 			if c.messages.sent() == 0 || p.hasEnded() {
-				t.Fatalf("sent %d times, answered: %t", c.messages.sent(), p.hasEnded())
+				t.Errorf("sent %d times, answered: %t", c.messages.sent(), p.hasEnded())
 			}
 			began := time.Now()
 			c.stop(string(g.cfg.Self))
 			if took := time.Since(began); took > time.Second {
 				t.Errorf("it took %v", took)
 			}
-			close(sync)
+			letGo()
 			next := c.leader()
 			c.heldBy(next, key, true) // at least one of the others had it in its hands
 			c.start(string(g.cfg.Self))
@@ -482,16 +516,16 @@ func TestCloseWithSomethingSentAhead(t *testing.T) {
 	t.Run("while the leader writes", func(t *testing.T) {
 		inHeldCluster(t, func(t *testing.T, c *heldCluster, g *Group) {
 			self := string(g.cfg.Self)
-			write := make(chan struct{})
-			c.log(g).hold(nil, write)
+			letGo := c.log(g).holdWrites()
+			defer letGo()
 			_ = c.propose(g, key)
 			closed := make(chan error, 1)
 			go func() { closed <- g.Close(context.Background()) }()
 			time.Sleep(time.Second)
 			if len(closed) > 0 {
-				t.Fatalf("closed while the log is in use: %v", <-closed)
+				t.Error("closed while the log is in use")
 			}
-			close(write)
+			letGo()
 			if err := <-closed; err != nil {
 				t.Error(err)
 			}
@@ -505,13 +539,13 @@ func TestCloseWithSomethingSentAhead(t *testing.T) {
 		inHeldCluster(t, func(t *testing.T, c *heldCluster, g *Group) {
 			self := string(g.cfg.Self)
 			_, _, last := g.Indexes()
-			append := make(chan struct{})
-			c.log(g).hold(append, nil)
+			letGo := c.log(g).holdAppends()
+			defer letGo()
 			_ = c.propose(g, key)
 			closed := make(chan error, 1)
 			go func() { closed <- g.Close(context.Background()) }()
 			synctest.Wait()
-			close(append)
+			letGo()
 			if err := <-closed; err != nil {
 				t.Error(err)
 			}
@@ -535,15 +569,13 @@ func TestChangesOfMembersAreSentAhead(t *testing.T) {
 				func() error { return g.RemoveServer(raft.ServerID(name), time.Second) },
 				func() error { return g.AddVoter(raft.ServerID(name), raft.ServerAddress(name), time.Second) },
 			} {
-				write, changed := make(chan struct{}), make(chan error, 1)
-				c.log(g).hold(nil, write)
+				letGo, changed := c.log(g).holdWrites(), make(chan error, 1)
 				go func() { changed <- change() }()
 				time.Sleep(50 * time.Millisecond)
 				if len(changed) > 0 {
-					t.Errorf("changed before the leader has written it: %v", <-changed)
+					t.Error("changed before the leader has written it")
 				}
-				c.log(g).hold(nil, nil)
-				close(write)
+				letGo()
 				if err := <-changed; err != nil {
 					t.Fatal(err)
 				}

@@ -30,6 +30,8 @@ func TestAnAnswerIsThatOfTheSameRequest(t *testing.T) {
 	other.Entries[1].Term = 4
 	committed := following(5, 7, 4, 8, 9)
 	committed.LeaderCommitIndex = 7
+	later := following(5, 7, 4, 8, 9) // as a leader sends them that was elected once more
+	later.Term = 6
 	for _, test := range []struct {
 		name    string
 		request *raft.AppendEntriesRequest
@@ -40,7 +42,8 @@ func TestAnAnswerIsThatOfTheSameRequest(t *testing.T) {
 		{"of a leader that has committed more", committed, sent.Add(-1), true},
 		{"at the limit", following(5, 7, 4, 8, 9), sent, false},
 		{"too old", following(5, 7, 4, 8, 9), sent.Add(1), false},
-		{"of a later term", following(6, 7, 4, 8, 9), sent.Add(-1), false},
+		{"of a later term", later, sent.Add(-1), false},
+		{"with entries of a later term", following(6, 7, 4, 8, 9), sent.Add(-1), false},
 		{"of an earlier term", following(4, 7, 4, 8, 9), sent.Add(-1), false},
 		{"behind another entry", following(5, 6, 4, 8, 9), sent.Add(-1), false},
 		{"behind an entry of another term", following(5, 7, 5, 8, 9), sent.Add(-1), false},
@@ -230,6 +233,9 @@ func TestWhatWasSentAheadIsNotSentAgain(t *testing.T) {
 				}
 				if wanted := uint64(8 + 92*test.sent); test.want == nil && response.LastLog != wanted {
 					t.Errorf("the answer is %+v, want the one that says %d", response, wanted)
+				}
+				if _, idle := sender.line("b").idle(); !idle {
+					t.Error("the line is in use after that")
 				}
 				// And the next time there is nothing to be found.
 				before := count()
