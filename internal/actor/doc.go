@@ -12,6 +12,26 @@
 // that found the key taken and may wait is parked until its record changes, and is
 // then decided again.
 //
+// # The open entry
+//
+// An entry costs a write and a sync on every replica, however much it holds, so calls
+// share them (entry.go). The open entry is proposed
+//
+//   - at once, where nothing is in flight and it holds as many calls as may be expected:
+//     those that were in it when the entry before it ended, and one for each call that
+//     that one had held. A caller that is alone waits for nothing but a tick or a reclaim
+//     that is in flight;
+//   - where not all of these come back: when it has waited for them for as long as the
+//     entry before it took, and for no longer than [Config.LingerMax];
+//   - beside an entry that is in flight: when LingerMax has passed since its first call
+//     came in, or when it is full of commands or of bytes.
+//
+// It is not proposed while there are [Config.ProposalsMax] in flight, nor during a handover.
+// The calls in it are not promised anything: they are decided by the state that their
+// entry finds, they are dropped if their callers have gone before it is closed, and
+// whatever empties it has changed nothing. Calls that need no entry pass it, unless it is
+// full and may not be proposed.
+//
 // # The loop
 //
 // Whatever wakes the goroutine (a call, the end of a proposal, an acknowledgement, a
@@ -52,7 +72,8 @@
 //     stopped waiting included.
 //  5. Of the waiters for one identity at most one is decided through the log at a
 //     time, and they are decided in the order in which they came.
-//  6. When leadership is lost every queue is emptied with ErrNoLeader.
+//  6. When leadership is lost every queue, the open entry among them, is emptied with
+//     ErrNoLeader.
 //
 // # Goroutines
 //

@@ -8,9 +8,11 @@
 // An [Entry] is what the log holds: a version byte and a message of
 // coordinator.raftlog.v1. The state machine applies it to the store (fsm.go,
 // batch.go). The log is a raft-wal with segments of 8 MiB, which also keeps Raft's
-// term and vote (logstore.go, segments.go). The snapshot is the state file itself
-// (snapshot.go). Replicas compare their states by the log (check.go). The transport is Raft's own over a given stream layer, with a memory
-// of what was acknowledged (transport.go, acknowledged.go). In a shard's directory:
+// term and vote (logstore.go, segments.go); its last entries are kept in memory as well
+// (logrecent.go). The snapshot is the state file itself (snapshot.go). Replicas compare
+// their states by the log (check.go). The transport is Raft's own over a given stream
+// layer, with a memory of what was acknowledged (transport.go, acknowledged.go), and
+// sends entries before Raft does (ahead.go). In a shard's directory:
 //
 //	state.db     the store: state, applied position, Raft configuration
 //	log/         the WAL, its metadata, and where it ends
@@ -24,6 +26,8 @@
 //	                   watchLeader   tells of another leader
 //	                   watchdog.run  ticks every second
 //	                   forward       from the network transport to raft's main loop
+//	                   sendAhead     while leading: what is sent ahead until it is
+//	                                 answered, at most one for each follower
 //	of raft            main loop     elections; on the leader the log, on a follower all
 //	                   FSM           the state machine: every update of the store
 //	                   snapshots     Persist, then cuts the log
@@ -33,11 +37,12 @@
 //	of the store       flusher
 //
 // [Group.Close] ends all of them, in this order: waits for changes under way; raft is
-// told to shut down; the transport and its connections close, which ends the calls
-// that raft waits for; raft's goroutines end; the log closes; the state is flushed and
-// closes. The futures of proposals that have not resolved by then may never: raft
-// gives them no way to hear of a shutdown. Whoever closes a group stops proposing and
-// waits for its futures first; that takes no longer than the loss of leadership.
+// told to shut down; the transport and its connections close, which ends what was sent
+// ahead and the calls that raft waits for; raft's goroutines end; the log closes; the
+// state is flushed and closes. The futures of proposals that have not resolved by then
+// may never: raft gives them no way to hear of a shutdown. Whoever closes a group stops
+// proposing and waits for its futures first; that takes no longer than the loss of
+// leadership.
 //
 // # Invariants
 //
@@ -136,6 +141,41 @@
 // of a new term there could set the term back to its own after the main loop had gone
 // further. Here only a heartbeat of the follower's present term goes that way; all that
 // could change the term goes through the main loop.
+//
+// # Sent ahead: a follower writes while the leader does
+//
+// The leader's log tells the transport of entries that are about to be written, and they
+// go to one follower at once: the quickest voter of those that have acknowledged, in this
+// term, the entry before them, and to which nothing is on its way. When raft asks for the
+// same it is given that answer, for which it waits if need be. Nothing counts earlier or
+// more than it did:
+//
+//   - The leader's copy counts when it is synced, and a follower's when raft has asked for
+//     it. Raft's replicating routines do not know of an entry before the leader's write
+//     has returned. So an entry that the leader is still writing is not committed.
+//   - A follower answers when its copy is synced, whoever asked. The commit index that it
+//     is told of lies before the entries.
+//   - An answer stands for that to another request only where both are of one term, and
+//     have as many entries between the same two places: a leader writes one entry an
+//     index. Whatever else raft asks for, it asks itself.
+//   - [Group.Confirmed] counts an answer from the moment when the request was sent. Raft
+//     counts a contact from the moment when it hears of it, so it is given no answer to
+//     what was sent more than a Lease ago. By that much the leader may go on for longer
+//     without a majority; nothing is answered because of it.
+//
+// New is that a follower may have an entry that the leader has not: its MatchIndex may be
+// beyond the leader's last index. Where the leader's write fails, or its process ends, the
+// next leader has the entry or has not, and its fate is Unknown to whoever proposed it. It
+// stays the only one of its index and term, since who fails to write leads that term no
+// more.
+//
+// # Entries in memory
+//
+// An entry is read again soon after it was written: for each follower, and to be applied.
+// The last of them, up to 64 and up to 1 MiB of data, are read from memory. They are put
+// there once they are synced, and forgotten at every cut of the log, whichever end is cut.
+// An entry that is read from the disk is checked by its seal; one from memory has never
+// left it.
 //
 // # What may fail, and who hears of it
 //
