@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"path/filepath"
 	"sync"
@@ -613,4 +614,81 @@ func TestEntriesAreSentAheadByMany(t *testing.T) {
 		}
 		c.agree()
 	})
+}
+
+// Whatever befalls leaders that have sent ahead, what was acknowledged is there in the end,
+// and the replicas agree.
+func TestWhatWasAcknowledgedSurvivesSendingAhead(t *testing.T) {
+	for seed := range uint64(4) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			crashed := t.TempDir()
+			inHeldCluster(t, func(t *testing.T, c *heldCluster, _ *Group) {
+				random := rand.New(rand.NewPCG(seed, 0))
+				under := func(most time.Duration) time.Duration { return time.Duration(random.Int64N(int64(most))) }
+				var all []*proposal
+				first := 1000
+				for round := range 12 {
+					g := c.leader()
+					self, at := string(g.cfg.Self), g.transport.LocalAddr()
+					other := c.others(g)[random.IntN(2)]
+					letLeader, letOther := c.log(g).holdWrites(), c.logs[other].holdAppends()
+					defer letLeader()
+					defer letOther()
+					if random.IntN(2) == 0 {
+						letOther()
+					}
+					for range 1 + random.IntN(3) {
+						all = append(all, c.propose(g, first+len(all)))
+						time.Sleep(under(20 * time.Millisecond))
+					}
+					switch random.IntN(4) {
+					case 0: // its disk is slow
+						time.Sleep(under(time.Second))
+					case 1: // it is cut off, and comes back
+						c.network.isolate(at, true)
+						letOther()
+						time.Sleep(under(4 * time.Second))
+						letLeader()
+						time.Sleep(under(2 * time.Second))
+						c.network.isolate(at, false)
+					case 2: // a follower is cut off, and comes back
+						c.network.isolate(raft.ServerAddress(other), true)
+						time.Sleep(under(time.Second))
+						letLeader()
+						time.Sleep(under(time.Second))
+						c.network.isolate(raft.ServerAddress(other), false)
+					case 3: // it crashes, and comes back with what it has written
+						to := filepath.Join(crashed, fmt.Sprint(round))
+						c.crash(self, to)
+						c.network.isolate(at, true)
+						letOther()
+						letLeader()
+						time.Sleep(3 * time.Second) // it gives up its proposals, which raft does not when it is closed
+						c.stop(self)
+						time.Sleep(under(time.Second))
+						c.network.isolate(at, false)
+						if err := replaceTree(filepath.Join(to, self), filepath.Join(c.base, self)); err != nil {
+							t.Fatal(err)
+						}
+						c.start(self)
+					}
+					letLeader()
+					letOther()
+				}
+				next := c.leader()
+				acknowledged := 0
+				for i, p := range all {
+					if p.hasEnded() && p.err == nil {
+						acknowledged++
+						c.heldBy(next, first+i, true)
+					}
+				}
+				c.agree()
+				if acknowledged == 0 || acknowledged == len(all) {
+					t.Errorf("%d of %d proposals were acknowledged, which shows little", acknowledged, len(all))
+				}
+				t.Logf("%d of %d proposals were acknowledged", acknowledged, len(all))
+			})
+		})
+	}
 }
