@@ -92,7 +92,7 @@ type window struct {
 	keeps               time.Duration // a committed record is kept until then at least
 	kept                time.Duration // and no longer than that, unless something makes it late
 	settled             time.Duration // the first moment at which an operator may have settled it
-	doubt               bool          // some call of the owner has no answer
+	doubt               bool          // some try of the owner may have done what nobody was told
 }
 
 // promise is until when the owner was told that it has the key, and when it was told so.
@@ -173,7 +173,8 @@ func (w *window) owner(t told) {
 	if t.never {
 		return
 	}
-	w.doubt = w.doubt || t.unknown
+	// Of several tries an earlier one may have been carried out, its answer lost.
+	w.doubt = w.doubt || t.unknown || t.tries > 1 && t.outcome != "ok"
 	first := func(which **told) {
 		if *which == nil || t.first < (*which).first {
 			*which = &t

@@ -89,6 +89,8 @@ func TestJudgeAccepts(t *testing.T) {
 			grantTo(1, 0, 1, 1, 1), grantTo(2, 30, 31, 5, 3), left(triedTwice(asked(reserveCall, 3, 12, 41, "committed")), 90)},
 		"lapsed, and then extended": {
 			grantTo(1, 0, 1, 1, 1), holding(asked(getCall, 2, 12, 13, "STATE_LAPSED"), 1), left(asked(extendCall, 1, 11, 15, "ok"), 10), grantTo(2, 21, 22, 3, 2)},
+		"extended by a try that nobody heard of, and lost by the next": {
+			grantTo(1, 0, 1, 1, 1), triedTwice(asked(extendCall, 1, 5, 21, "RESERVATION_LOST")), holding(asked(reserveCall, 2, 13, 14, "pending"), 1)},
 		"who waited is admitted": {grantTo(1, 0, 1, 1, 1), waitedFor(grantTo(2, 5, 11, 3, 2), 6)},
 		"told that nothing was applied, and nothing was": {
 			grantTo(1, 0, 1, 1, 1), denied(asked(reserveCall, 2, 1, 2, "")), holding(asked(reserveCall, 3, 2, 3, "pending"), 1)},
