@@ -287,24 +287,9 @@ func ended(t *testing.T, c *load.Cluster) (count uint64) {
 // indexes take for each record.
 func indexBytes(t *testing.T, n *process.Node, records int) float64 {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(n.Dir, "node.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var node struct {
-		ClusterID string `json:"cluster_id"`
-	}
-	if err := json.Unmarshal(text, &node); err != nil {
-		t.Fatal(err)
-	}
 	total, found := int64(0), uint64(0)
 	for i := range shards {
-		path := filepath.Join(n.Dir, "shards", fmt.Sprintf("%04d", i), "state.db")
-		s, err := store.Open(store.Config{
-			Path:           path,
-			Identification: store.Identification{ClusterID: node.ClusterID, Shard: i, Shards: shards},
-			Fatal:          func(err error) { t.Error(err) },
-		})
+		s, err := openState(n, i)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -321,4 +306,27 @@ func indexBytes(t *testing.T, n *process.Node, records int) float64 {
 		t.Errorf("the state files hold %d records, it should be at least %d", found, records)
 	}
 	return float64(total) / float64(found)
+}
+
+func shardDir(n *process.Node, shard int) string {
+	return filepath.Join(n.Dir, "shards", fmt.Sprintf("%04d", shard))
+}
+
+// openState opens a state file of a node that has ended.
+func openState(n *process.Node, shard int) (*store.Store, error) {
+	text, err := os.ReadFile(filepath.Join(n.Dir, "node.json"))
+	if err != nil {
+		return nil, err
+	}
+	var node struct {
+		ClusterID string `json:"cluster_id"`
+	}
+	if err := json.Unmarshal(text, &node); err != nil {
+		return nil, err
+	}
+	return store.Open(store.Config{
+		Path:           filepath.Join(shardDir(n, shard), "state.db"),
+		Identification: store.Identification{ClusterID: node.ClusterID, Shard: shard, Shards: shards},
+		Fatal:          func(error) {}, // whoever calls next is told
+	})
 }
