@@ -53,7 +53,7 @@ func Start(cfg Config) (*Actor, error) {
 		control: make(chan func()),
 		done:    make(chan struct{}),
 	}
-	a.parked.queues = make(map[admission.Identity][]*call)
+	a.parked.queues, a.parked.touched = make(map[admission.Identity][]*call), make(map[admission.Identity]bool)
 	go a.run()
 	return a, nil
 }

@@ -92,7 +92,7 @@ func (a *Actor) decide(tx *store.Tx, c *call, now time.Time) {
 	}
 	decision := admission.Decide(view, admission.Instant{Now: live}, c.request.Command)
 	if crossed || decision.Record != nil || decision.Deleted {
-		if a.cfg.Store.Gathered() > a.cfg.GatheredBytesMax {
+		if a.cfg.Store.Gathered() > a.gatheredMost(c) {
 			c.fail(ErrStoreBehind)
 			return
 		}
@@ -111,6 +111,16 @@ func (a *Actor) decide(tx *store.Tx, c *call, now time.Time) {
 		}
 	}
 	a.answers.add(c, answer, nil)
+}
+
+// gatheredMost is what the store may have yet to write for the call to go into an entry.
+// As in the mailbox, a part is not for Reserves: what was granted can be recorded.
+func (a *Actor) gatheredMost(c *call) int64 {
+	most := a.cfg.GatheredBytesMax
+	if _, reserve := c.request.Command.(admission.Reserve); reserve {
+		most -= most / keptShare
+	}
+	return most
 }
 
 // look answers a Get.

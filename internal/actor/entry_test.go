@@ -702,3 +702,37 @@ func TestWaitersKeepTheirOrderInTheOpenEntry(t *testing.T) {
 		<-stuck.done
 	})
 }
+
+// Invariant 5: an entry may say two things of one record; its waiters are looked at once.
+func TestOneWaiterAtATimeHoweverOftenItsRecordChanges(t *testing.T) {
+	withEntries(t, patient, func(t *testing.T, s *testShard, g *entries) {
+		token := s.grant("k", time.Hour)
+		first := s.wait(t.Context(), "k", time.Hour)
+		second := s.wait(t.Context(), "k", time.Hour)
+		before := g.count()
+		var stuck *waiter
+		letGo := g.holding(false, func() { stuck = s.wait(t.Context(), "stuck", 0) })
+		ended := make(chan error, 2)
+		for range 2 { // a Release and its retry
+			go func() {
+				_, err := s.Submit(t.Context(), release("k", token))
+				ended <- err
+			}()
+		}
+		letGo()
+		<-ended
+		<-ended
+		<-stuck.done
+		<-first.done
+		first.granted(t)
+		if second.isDone() || s.Waiters() != 1 {
+			t.Errorf("%d parked, %v", s.Waiters(), second.isDone())
+		}
+		if proposed := g.since(before); len(proposed[len(proposed)-1]) != 1 {
+			t.Errorf("the waiters are proposed together: %v", proposed)
+		}
+		s.mustSubmit(release("k", first.reply.Answer.Token))
+		<-second.done
+		second.granted(t)
+	})
+}

@@ -12,6 +12,7 @@ import (
 // memory and nothing else.
 type parked struct {
 	queues  map[admission.Identity][]*call // first come, first served
+	touched map[admission.Identity]bool    // those that are to be looked at
 	sleep   sleepers
 	tickets uint64
 }
@@ -75,7 +76,8 @@ func (a *Actor) unpark(c *call) {
 // touch notes that the record of a call may have changed: its waiters are looked at.
 func (a *Actor) touch(c *call) {
 	id := c.request.Command.On()
-	if _, some := a.parked.queues[id]; some {
+	if _, some := a.parked.queues[id]; some && !a.parked.touched[id] {
+		a.parked.touched[id] = true
 		a.dirty = append(a.dirty, id)
 	}
 }
@@ -119,6 +121,7 @@ func (a *Actor) wakeWaiters(tx *store.Tx, now time.Time) (some bool) {
 	for len(a.dirty) > 0 && !a.open.full {
 		id := a.dirty[0]
 		a.dirty = a.dirty[1:]
+		delete(a.parked.touched, id)
 		for len(a.parked.queues[id]) > 0 {
 			c := a.parked.queues[id][0]
 			entered := len(a.open.commands)
@@ -149,6 +152,7 @@ func (p *parked) clear() []*call {
 	}
 	p.sleep = nil
 	clear(p.queues)
+	clear(p.touched)
 	return calls
 }
 

@@ -38,23 +38,82 @@ type forerun struct {
 }
 
 // answers reports whether the answer is one to raft's own request as well: entries of the
-// same leader, between the same two places. Raft takes an answer for one that is as new
-// as its request; one from before fresh is too old for that.
-func (f *forerun) answers(request *raft.AppendEntriesRequest, fresh time.Time) bool {
+// same leader, between the same two places.
+func (f *forerun) answers(request *raft.AppendEntriesRequest) bool {
 	n := len(f.request.Entries)
-	return f.sent.After(fresh) && n == len(request.Entries) &&
+	return n == len(request.Entries) &&
 		f.request.Term == request.Term &&
 		f.request.PrevLogEntry == request.PrevLogEntry && f.request.PrevLogTerm == request.PrevLogTerm &&
 		f.request.Entries[n-1].Index == request.Entries[n-1].Index && f.request.Entries[n-1].Term == request.Entries[n-1].Term
 }
 
+// isAhead reports whether raft has yet to come to the entries: the request is about what
+// lies before them.
+func (f *forerun) isAhead(request *raft.AppendEntriesRequest) bool {
+	end := request.PrevLogEntry
+	if n := len(request.Entries); n > 0 {
+		end = request.Entries[n-1].Index
+	}
+	return f.request.Term == request.Term && end <= f.request.PrevLogEntry
+}
+
+// isUnderWay reports whether there is no answer yet.
+func (f *forerun) isUnderWay() bool {
+	select {
+	case <-f.done:
+		return false
+	default:
+		return true
+	}
+}
+
 // line is the way to a follower, which raft's replicating routine shares with what is
 // sent ahead of it.
 type line struct {
-	mu    sync.Mutex
-	busy  bool     // raft's routine uses it
-	ahead *forerun // what it has yet to find
-	took  time.Duration
+	mu     sync.Mutex
+	busy   bool     // raft's routine uses it
+	ahead  *forerun // what raft has yet to find
+	latest *forerun // it may be under way still, found or not
+	took   time.Duration
+}
+
+// enter is raft's routine's: it returns what has been sent ahead of the request, or nil.
+// What cannot be found any more is dropped.
+func (l *line) enter(request *raft.AppendEntriesRequest) *forerun {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.busy = true
+	ahead := l.ahead
+	switch {
+	case ahead == nil || ahead.isAhead(request):
+		return nil
+	case !ahead.answers(request):
+		ahead = nil
+	}
+	l.ahead = nil
+	return ahead
+}
+
+func (l *line) leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.busy = false
+}
+
+// isIdle reports whether something may be sent ahead. l.mu is held.
+func (l *line) isIdle() bool {
+	return !l.busy && l.ahead == nil && (l.latest == nil || !l.latest.isUnderWay())
+}
+
+// overtake leaves something to be found, unless the line is in use.
+func (l *line) overtake(ahead *forerun) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.isIdle() {
+		return false
+	}
+	l.ahead, l.latest = ahead, ahead
+	return true
 }
 
 // idle reports whether something may be sent ahead, and how long the follower has taken
@@ -62,7 +121,7 @@ type line struct {
 func (l *line) idle() (took time.Duration, idle bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.took, !l.busy && l.ahead == nil
+	return l.took, l.isIdle()
 }
 
 // tookShare is the weight of the latest exchange in how long a follower takes.
@@ -76,33 +135,6 @@ func (l *line) answered(after time.Duration) {
 		l.took = after
 	}
 	l.took += (after - l.took) / tookShare
-}
-
-// enter is raft's routine's: it returns what has been sent ahead, or nil.
-func (l *line) enter() *forerun {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.busy = true
-	ahead := l.ahead
-	l.ahead = nil
-	return ahead
-}
-
-func (l *line) leave() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.busy = false
-}
-
-// overtake leaves something to be found, unless the line is in use.
-func (l *line) overtake(ahead *forerun) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.busy || l.ahead != nil {
-		return false
-	}
-	l.ahead = ahead
-	return true
 }
 
 // line returns the line to a follower.
@@ -132,8 +164,8 @@ func (t *transport) sendAhead(before store.Position, entries []*raft.Log) {
 	local := t.EncodePeer(t.self, t.LocalAddr())
 	run := &forerun{
 		request: &raft.AppendEntriesRequest{
-			RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(t.self), Addr: local},
-			Term:      term, Leader: local,
+			RPCHeader:    raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(t.self), Addr: local},
+			Term:         term,
 			PrevLogEntry: before.Index, PrevLogTerm: before.Term,
 			Entries: entries, LeaderCommitIndex: node.CommitIndex(),
 		},
@@ -143,13 +175,32 @@ func (t *transport) sendAhead(before store.Position, entries []*raft.Log) {
 	if !l.overtake(run) {
 		return
 	}
-	t.foreruns.Go(func() {
+	if !t.begin() {
+		run.err = raft.ErrTransportShutdown
+		close(run.done)
+		return
+	}
+	go func() {
+		defer t.foreruns.Done()
 		run.err = t.exchange(to.ID, to.Address, run.sent, run.request, &run.response)
 		close(run.done)
-	})
+	}()
 	// The request should be out before this goroutine keeps the processor busy with the
 	// write: the way to the follower and back takes longer than that.
 	runtime.Gosched()
+}
+
+// begin counts a forerun that Close waits for, unless that is under way.
+func (t *transport) begin() bool {
+	t.linesMu.Lock()
+	defer t.linesMu.Unlock()
+	select {
+	case <-t.closing:
+		return false
+	default:
+		t.foreruns.Add(1)
+		return true
+	}
 }
 
 // quickest picks the follower that entries behind an index are sent ahead to; nil for
@@ -169,13 +220,14 @@ func (t *transport) quickest(configuration raft.Configuration, index, term uint6
 }
 
 // found waits for what was sent ahead of raft's request, and reports whether its answer
-// is that of the request.
-func (t *transport) found(run *forerun, request *raft.AppendEntriesRequest, response *raft.AppendEntriesResponse) (found bool, err error) {
+// is that of the request. Raft takes an answer for one that is as new as its request; there
+// are some that are too old for that.
+func (t *transport) found(run *forerun, response *raft.AppendEntriesResponse) (found bool, err error) {
 	if run == nil {
 		return false, nil
 	}
 	<-run.done
-	if !run.answers(request, time.Now().Add(-t.freshFor)) {
+	if time.Since(run.sent) >= t.freshFor {
 		return false, nil
 	}
 	*response = run.response

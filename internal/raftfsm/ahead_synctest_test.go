@@ -692,3 +692,27 @@ func TestWhatWasAcknowledgedSurvivesSendingAhead(t *testing.T) {
 		})
 	}
 }
+
+// Close must not wait on the foreruns while new ones are begun.
+func TestCloseWhileEntriesAreSentAhead(t *testing.T) {
+	for range 12 {
+		inHeldCluster(t, func(t *testing.T, c *heldCluster, g *Group) {
+			self := string(g.cfg.Self)
+			letGo := c.log(g).holdAppends()
+			defer letGo()
+			_ = c.propose(g, 4242)
+			closed := make(chan error, 1)
+			// One forerun is on its way and Close waits for it; then another is begun.
+			blocked := make(chan struct{})
+			g.transport.foreruns.Go(func() { <-blocked })
+			go func() { closed <- g.Close(context.Background()) }()
+			synctest.Wait()
+			go close(blocked)
+			letGo()
+			if err := <-closed; err != nil {
+				t.Error(err)
+			}
+			delete(c.groups, self)
+		})
+	}
+}

@@ -24,8 +24,7 @@ func following(term, previous, previousTerm uint64, entries ...uint64) *raft.App
 
 // An answer is that of a request only where it could not have been another.
 func TestAnAnswerIsThatOfTheSameRequest(t *testing.T) {
-	sent := time.Now()
-	ahead := forerun{request: following(5, 7, 4, 8, 9), sent: sent}
+	ahead := forerun{request: following(5, 7, 4, 8, 9)}
 	other := following(5, 7, 4, 8, 9)
 	other.Entries[1].Term = 4
 	committed := following(5, 7, 4, 8, 9)
@@ -35,54 +34,59 @@ func TestAnAnswerIsThatOfTheSameRequest(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		request *raft.AppendEntriesRequest
-		fresh   time.Time
 		want    bool
 	}{
-		{"the same", following(5, 7, 4, 8, 9), sent.Add(-1), true},
-		{"of a leader that has committed more", committed, sent.Add(-1), true},
-		{"at the limit", following(5, 7, 4, 8, 9), sent, false},
-		{"too old", following(5, 7, 4, 8, 9), sent.Add(1), false},
-		{"of a later term", later, sent.Add(-1), false},
-		{"with entries of a later term", following(6, 7, 4, 8, 9), sent.Add(-1), false},
-		{"of an earlier term", following(4, 7, 4, 8, 9), sent.Add(-1), false},
-		{"behind another entry", following(5, 6, 4, 8, 9), sent.Add(-1), false},
-		{"behind an entry of another term", following(5, 7, 5, 8, 9), sent.Add(-1), false},
-		{"from the beginning", following(5, 0, 0, 8, 9), sent.Add(-1), false},
-		{"with fewer entries", following(5, 7, 4, 8), sent.Add(-1), false},
-		{"with more entries", following(5, 7, 4, 8, 9, 10), sent.Add(-1), false},
-		{"with other entries", following(5, 7, 4, 8, 10), sent.Add(-1), false},
-		{"with an entry of another term", other, sent.Add(-1), false},
-		{"without entries", following(5, 7, 4), sent.Add(-1), false},
+		{"the same", following(5, 7, 4, 8, 9), true},
+		{"of a leader that has committed more", committed, true},
+		{"of a later term", later, false},
+		{"with entries of a later term", following(6, 7, 4, 8, 9), false},
+		{"of an earlier term", following(4, 7, 4, 8, 9), false},
+		{"behind another entry", following(5, 6, 4, 8, 9), false},
+		{"behind an entry of another term", following(5, 7, 5, 8, 9), false},
+		{"from the beginning", following(5, 0, 0, 8, 9), false},
+		{"with fewer entries", following(5, 7, 4, 8), false},
+		{"with more entries", following(5, 7, 4, 8, 9, 10), false},
+		{"with other entries", following(5, 7, 4, 8, 10), false},
+		{"with an entry of another term", other, false},
+		{"without entries", following(5, 7, 4), false},
 	} {
-		if got := ahead.answers(test.request, test.fresh); got != test.want {
+		if got := ahead.answers(test.request); got != test.want {
 			t.Errorf("%s: %v", test.name, got)
 		}
 	}
+}
+
+// arrived is one that has its answer.
+func arrived(request *raft.AppendEntriesRequest) *forerun {
+	done := make(chan struct{})
+	close(done)
+	return &forerun{request: request, sent: time.Now(), done: done}
 }
 
 // A line carries one thing at a time: raft's, or one that is ahead of it.
 func TestALineIsUsedByOne(t *testing.T) {
 	idle := func(l *line) bool { _, idle := l.idle(); return idle }
 	l := &line{}
-	first, second := &forerun{}, &forerun{}
+	request := following(5, 7, 4, 8)
+	first, second := arrived(request), arrived(request)
 	if !idle(l) || !l.overtake(first) {
 		t.Fatal("a fresh line is not idle")
 	}
 	if idle(l) || l.overtake(second) {
 		t.Error("two are ahead of raft")
 	}
-	if l.enter() != first {
+	if l.enter(request) != first {
 		t.Error("raft does not find what is ahead of it")
 	}
 	if idle(l) || l.overtake(second) {
 		t.Error("something is ahead while raft is on its way")
 	}
 	l.leave()
-	if l.enter() != nil {
+	if l.enter(request) != nil {
 		t.Error("raft finds the same a second time")
 	}
 	l.leave()
-	if !idle(l) || !l.overtake(second) || l.enter() != second {
+	if !idle(l) || !l.overtake(second) || l.enter(request) != second {
 		t.Error("the line does not become idle")
 	}
 }
@@ -118,11 +122,11 @@ func TestWhomIsSentToAhead(t *testing.T) {
 		{name: "not one that is thought to be further", prepare: func(tr *transport) {
 			tr.acknowledged.followers["c"].match = 8
 		}, want: "b"},
-		{name: "not one that raft is on its way to", prepare: func(tr *transport) { tr.line("c").enter() }, want: "b"},
-		{name: "not one that has an answer waiting", prepare: func(tr *transport) { tr.line("c").overtake(&forerun{}) }, want: "b"},
+		{name: "not one that raft is on its way to", prepare: func(tr *transport) { tr.line("c").enter(following(5, 6, 4, 7)) }, want: "b"},
+		{name: "not one that has an answer waiting", prepare: func(tr *transport) { tr.line("c").overtake(arrived(following(5, 7, 4, 8))) }, want: "b"},
 		{name: "nobody", prepare: func(tr *transport) {
-			tr.line("b").enter()
-			tr.line("c").enter()
+			tr.line("b").enter(following(5, 6, 4, 7))
+			tr.line("c").enter(following(5, 6, 4, 7))
 		}},
 		{name: "nobody in a term that nothing was acknowledged in", prepare: func(tr *transport) {
 			tr.acknowledged.appended("b", time.Now(), following(6, 0, 0), &raft.AppendEntriesResponse{Term: 6, Success: true})
@@ -275,7 +279,7 @@ func TestHeartbeatsDoNotWaitForWhatIsAhead(t *testing.T) {
 		if err := sender.AppendEntries("b", "b", asked(following(5, 0, 0)), &raft.AppendEntriesResponse{}); err != nil || count() != 1 {
 			t.Errorf("error %v, sent %d times", err, count())
 		}
-		if sender.line("b").enter() != ahead {
+		if sender.line("b").enter(following(5, 7, 4, 8)) != ahead {
 			t.Error("the heartbeat has taken what was ahead")
 		}
 	})
@@ -378,4 +382,52 @@ func TestNothingIsSentAheadBehindAnUnknownPlace(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// What cannot be the answer is not waited for: a call of a term that is over may hang for
+// as long as a call may, and the follower be reachable on another connection.
+func TestWhatCannotBeTheAnswerIsNotWaitedFor(t *testing.T) {
+	for _, request := range []*raft.AppendEntriesRequest{following(6, 7, 4, 8), following(5, 7, 4), following(5, 6, 4, 7, 8)} {
+		pair(t, func(t *testing.T, sender *transport, count func() int) {
+			ahead := &forerun{request: following(5, 7, 4, 8), sent: time.Now(), done: make(chan struct{})}
+			sender.line("b").overtake(ahead)
+			answered := make(chan error, 1)
+			go func() {
+				answered <- sender.AppendEntries("b", "b", asked(request), &raft.AppendEntriesResponse{})
+			}()
+			synctest.Wait()
+			if len(answered) != 1 || count() != 1 {
+				t.Errorf("a request of term %d with %d entries waits for one of term 5", request.Term, len(request.Entries))
+			}
+			close(ahead.done)
+			if err := <-answered; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// What is sent before raft comes to the entries does not make it forget that they are
+// there; and while the first has no answer there is no second.
+func TestWhatIsAheadStaysAhead(t *testing.T) {
+	l := &line{}
+	ahead := &forerun{request: following(5, 7, 4, 8), sent: time.Now(), done: make(chan struct{})}
+	l.overtake(ahead)
+	for _, before := range []*raft.AppendEntriesRequest{following(5, 7, 4), following(5, 6, 4, 7), following(5, 5, 4, 6)} {
+		if l.enter(before) != nil {
+			t.Errorf("found by %v", before)
+		}
+		l.leave()
+	}
+	if l.enter(following(5, 8, 5, 9)) != nil {
+		t.Error("found by what lies behind it")
+	}
+	l.leave()
+	if _, idle := l.idle(); idle || l.overtake(arrived(following(5, 8, 5, 9))) {
+		t.Error("another is sent ahead while the first has no answer")
+	}
+	close(ahead.done)
+	if !l.overtake(arrived(following(5, 8, 5, 9))) {
+		t.Error("nothing is sent ahead any more")
+	}
 }

@@ -168,9 +168,9 @@ func (t *transport) AppendEntries(
 		return t.exchange(id, target, time.Now(), request, response)
 	}
 	l := t.line(id)
-	ahead := l.enter()
+	ahead := l.enter(request)
 	defer l.leave()
-	found, err := t.found(ahead, request, response)
+	found, err := t.found(ahead, response)
 	if !found {
 		err = t.exchange(id, target, time.Now(), request, response)
 	}
@@ -260,7 +260,9 @@ func (t *transport) InstallSnapshot(
 // are in use.
 func (t *transport) Close() error {
 	t.close.Do(func() {
+		t.linesMu.Lock() // nothing is sent ahead that is not waited for below
 		close(t.closing)
+		t.linesMu.Unlock()
 		_ = t.NetworkTransport.Close()
 		t.CloseStreams()
 		t.foreruns.Wait()
