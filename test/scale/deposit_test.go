@@ -25,8 +25,8 @@ import (
 // deposit is many records that a cluster gets while it is down. Through the API five
 // million would take half an hour. They come to be as they do there: each command is
 // decided by the rules and applied to the first node's state, on its shard's clock. Then
-// every node installs a copy of that state, as one does that has been away for too long.
-// What is missing is the log of how they came to be, which a cluster cuts off in any case.
+// every node has a copy of that state, installed as one is that comes from a leader. What
+// is missing is the log of how they came to be, which a cluster cuts off in any case.
 type deposit struct {
 	records int
 	// steady draws deadlines as they lie in a cluster that has been taking such records
@@ -73,10 +73,9 @@ func (d *deposit) record(i int) deposited {
 	made := deposited{pending: i%pendingEvery == 0, window: window, reserve: admission.Reserve{
 		Identity: admission.Identity{
 			Namespace: fmt.Sprintf("tenant-%d", i%100), Principal: "token-7f3a", Operation: "POST /v1/orders",
-			Key: fmt.Sprintf("7d9f2c1e-5b3a-4c8e-9f60-%012d", i),
+			Key: fmt.Sprintf("order-%020d", i), // as long as the keys of the turns
 		},
-		Fingerprint: []byte("0123456789abcdef0123456789abcdef"),
-		PendingTTL:  admission.PendingTTLDefault, Retention: admission.RetentionDefault,
+		PendingTTL: admission.PendingTTLDefault, Retention: admission.RetentionDefault,
 		WantedUntil: admission.Never,
 	}}
 	binary.BigEndian.PutUint64(made.reserve.Attempt[:], random.Uint64())
@@ -118,7 +117,7 @@ func (d *deposit) put(t *testing.T, c *load.Cluster) {
 	d.wall = time.Now().UnixNano()
 	d.response = storedResponse(t, c.Nodes[0], admission.Identity{Namespace: admission.DefaultNamespace, Key: sample.GetKey()})
 
-	// One shard at a time installs: so that the copies need less of the disk.
+	// The copies of one shard are made at a time: so they need less of the disk.
 	var installing sync.Mutex
 	var work sync.WaitGroup
 	failures := make([]error, shards)
@@ -141,31 +140,28 @@ func putDown(t *testing.T, c *load.Cluster) {
 	stop(t, c.Nodes[0])
 }
 
-// putShard makes the shard's records in the first node's state, and has all install it.
-func (d *deposit) putShard(c *load.Cluster, shard int, installing *sync.Mutex) (err error) {
-	made, err := openState(c.Nodes[0], shard)
+// putShard makes the shard's records in the first node's state, has that node install a
+// copy of it, and gives the others what it has then.
+func (d *deposit) putShard(c *load.Cluster, shard int, installing *sync.Mutex) error {
+	first := c.Nodes[0]
+	made, err := openState(first, shard)
 	if err != nil {
 		return err
 	}
-	stores := []*store.Store{made}
-	defer func() {
-		for _, s := range stores {
-			err = errors.Join(err, s.Close())
-		}
-	}()
 	if err := d.fill(made, shard); err != nil {
-		return err
-	}
-	for _, n := range c.Nodes[1:] {
-		s, err := openState(n, shard)
-		if err != nil {
-			return err
-		}
-		stores = append(stores, s)
+		return errors.Join(err, made.Close())
 	}
 	installing.Lock()
 	defer installing.Unlock()
-	return install(c, shard, made, stores)
+	if err := errors.Join(installCopy(made, filepath.Join(shardDir(first, shard), "arrived")), made.Close()); err != nil {
+		return err
+	}
+	for _, n := range c.Nodes[1:] {
+		if err := copyFile(statePath(first, shard), statePath(n, shard)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // fill makes the shard's records.
@@ -218,33 +214,35 @@ func decide(tx *store.Tx, at admission.Instant, command admission.Command) (admi
 	return decision.Answer, tx.Apply(decision, view.Record)
 }
 
-// install copies a state to every node of the cluster, whose own it replaces.
-func install(c *load.Cluster, shard int, from *store.Store, stores []*store.Store) error {
-	state, err := from.Copy()
+// installCopy replaces a state by a copy of it, which marks it as installed: so it may be
+// ahead of the log.
+func installCopy(s *store.Store, path string) error {
+	state, err := s.Copy()
 	if err != nil {
 		return err
 	}
-	var paths []string
-	var files []io.Writer
-	for _, n := range c.Nodes {
-		file, err := os.Create(filepath.Join(shardDir(n, shard), "arrived"))
-		if err != nil {
-			return errors.Join(err, state.Close())
-		}
-		defer file.Close()
-		paths, files = append(paths, file.Name()), append(files, file)
-	}
-	_, err = io.CopyBuffer(io.MultiWriter(files...), struct{ io.Reader }{state}, make([]byte, 1<<20))
-	if err := errors.Join(err, state.Close()); err != nil {
+	if err := errors.Join(writeFile(path, state), state.Close()); err != nil {
 		return err
 	}
-	var work sync.WaitGroup
-	failures := make([]error, len(stores))
-	for i, s := range stores {
-		work.Go(func() { failures[i] = s.Install(paths[i]) })
+	return s.Install(path)
+}
+
+func copyFile(from, to string) error {
+	file, err := os.Open(from)
+	if err != nil {
+		return err
 	}
-	work.Wait()
-	return errors.Join(failures...)
+	return errors.Join(writeFile(to, file), file.Close())
+}
+
+// writeFile makes a file durable: else the first flushes would wait for all of it.
+func writeFile(path string, content io.Reader) error {
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(file, content)
+	return errors.Join(err, file.Sync(), file.Close())
 }
 
 // storedResponse reads a committed response from the state of a node that is down.

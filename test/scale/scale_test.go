@@ -312,6 +312,10 @@ func shardDir(n *process.Node, shard int) string {
 	return filepath.Join(n.Dir, "shards", fmt.Sprintf("%04d", shard))
 }
 
+func statePath(n *process.Node, shard int) string {
+	return filepath.Join(shardDir(n, shard), "state.db")
+}
+
 // openState opens a state file of a node that has ended.
 func openState(n *process.Node, shard int) (*store.Store, error) {
 	text, err := os.ReadFile(filepath.Join(n.Dir, "node.json"))
@@ -325,7 +329,7 @@ func openState(n *process.Node, shard int) (*store.Store, error) {
 		return nil, err
 	}
 	return store.Open(store.Config{
-		Path:           filepath.Join(shardDir(n, shard), "state.db"),
+		Path:           statePath(n, shard),
 		Identification: store.Identification{ClusterID: node.ClusterID, Shard: shard, Shards: shards},
 		Fatal:          func(error) {}, // whoever calls next is told
 	})
