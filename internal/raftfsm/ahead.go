@@ -24,8 +24,10 @@ import (
 //
 // An entry is sent ahead to one follower: the quickest of those that have acknowledged all
 // before it and to which nothing is on its way. With the leader that is a majority of
-// three; the others get it from raft itself, at the time at which they would have got it
-// without this, and several entries at once where they come thick, which is one sync.
+// three. The other follower is not needed for that, and gets it from raft itself; where
+// entries come thick, several at once, which is one message and one sync: as long as the
+// first follower answers, the second is sent entries no more often than every
+// [spareEvery].
 
 // forerun is an AppendEntries that was sent before raft asked for it.
 type forerun struct {
@@ -75,7 +77,11 @@ type line struct {
 	ahead  *forerun // what raft has yet to find
 	latest *forerun // it may be under way still, found or not
 	took   time.Duration
+	sentAt time.Time // when raft last sent entries
 }
+
+// spareEvery is how often a follower is sent entries that is not needed for a majority.
+const spareEvery = 10 * time.Millisecond
 
 // enter is raft's routine's: it returns what has been sent ahead of the request, or nil.
 // What cannot be found any more is dropped.
@@ -188,6 +194,79 @@ func (t *transport) sendAhead(before store.Position, entries []*raft.Log) {
 	// The request should be out before this goroutine keeps the processor busy with the
 	// write: the way to the follower and back takes longer than that.
 	runtime.Gosched()
+}
+
+// spare waits before raft's own request is sent to a follower that is not needed for a
+// majority: as long as it takes until spareEvery has passed since the one before, or until
+// the follower that has the entries already turns out not to have them. What comes
+// meanwhile goes with the next request.
+func (t *transport) spare(id raft.ServerID, l *line, request *raft.AppendEntriesRequest) {
+	if len(request.Entries) == 0 {
+		return
+	}
+	defer func() { l.sentAt = time.Now() }() // raft's routine is the only one that looks at it
+	wait := spareEvery - time.Since(l.sentAt)
+	run := t.covering(id, request)
+	if wait <= 0 || run == nil {
+		return
+	}
+	over := time.NewTimer(wait)
+	defer over.Stop()
+	select {
+	case <-run.done:
+		if run.err != nil || !run.response.Success {
+			return
+		}
+	case <-over.C:
+		return
+	case <-t.closing:
+		return
+	}
+	select {
+	case <-over.C:
+	case <-t.closing:
+	}
+}
+
+// covering returns what has been sent ahead to another follower, if that makes a majority
+// for all entries of a request with the leader.
+func (t *transport) covering(id raft.ServerID, request *raft.AppendEntriesRequest) *forerun {
+	node := t.raft.Load()
+	if node == nil {
+		return nil
+	}
+	voters := 0
+	var covering *forerun
+	for _, server := range node.GetConfiguration().Configuration().Servers {
+		if server.Suffrage != raft.Voter {
+			continue
+		}
+		voters++
+		if server.ID == t.self || server.ID == id {
+			continue
+		}
+		if run := t.line(server.ID).covers(request); run != nil {
+			covering = run
+		}
+	}
+	if voters > 3 {
+		return nil
+	}
+	return covering
+}
+
+// covers returns what was sent ahead last, if that ends where a request ends or behind it.
+func (l *line) covers(request *raft.AppendEntriesRequest) *forerun {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.latest == nil || l.latest.request.Term != request.Term {
+		return nil
+	}
+	sent := l.latest.request.Entries
+	if sent[len(sent)-1].Index < request.Entries[len(request.Entries)-1].Index {
+		return nil
+	}
+	return l.latest
 }
 
 // begin counts a forerun that Close waits for, unless that is under way.

@@ -172,6 +172,7 @@ func (t *transport) AppendEntries(
 	defer l.leave()
 	found, err := t.found(ahead, response)
 	if !found {
+		t.spare(id, l, request)
 		err = t.exchange(id, target, time.Now(), request, response)
 	}
 	if err != nil {
