@@ -76,7 +76,7 @@ func TestGrowth(t *testing.T) {
 	putDown(t, none.cluster)
 
 	many.open(t)
-	d.check(t, many.cluster)
+	d.check(t, many.cluster, many.opened.Add(-many.grants))
 	none.open(t)
 	for _, s := range []*side{many, none} {
 		s.cluster.Spread(t)
