@@ -77,7 +77,11 @@ order; the first listed one begins the cluster.`,
 
 // serve runs a node until a signal ends it or it cannot go on.
 func serve(o *options, stderr io.Writer) (code int, err error) {
-	defer growHeap()()
+	if os.Getenv("GOGC") == "" {
+		pacing, stop := context.WithCancel(context.Background())
+		defer stop()
+		go pace(pacing)
+	}
 	logger := newLogger(o, stderr)
 	o.node.Logger = logger
 	o.node.Version = version.Of()
