@@ -199,9 +199,10 @@ func (t *transport) sendAhead(before store.Position, entries []*raft.Log) {
 // spare waits before raft's own request is sent to a follower that is not needed for a
 // majority: as long as it takes until spareEvery has passed since the one before, or until
 // the follower that has the entries already turns out not to have them. What comes
-// meanwhile goes with the next request.
+// meanwhile goes with the next request. One that is as large as they come is not held
+// back: its follower has to catch up.
 func (t *transport) spare(id raft.ServerID, l *line, request *raft.AppendEntriesRequest) {
-	if len(request.Entries) == 0 {
+	if n := len(request.Entries); n == 0 || n >= appendEntriesMax {
 		return
 	}
 	defer func() { l.sentAt = time.Now() }() // raft's routine is the only one that looks at it
