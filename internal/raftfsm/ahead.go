@@ -205,9 +205,8 @@ func (t *transport) spare(id raft.ServerID, l *line, request *raft.AppendEntries
 	if n := len(request.Entries); n == 0 || n >= appendEntriesMax {
 		return
 	}
-	defer func() { l.sentAt = time.Now() }() // raft's routine is the only one that looks at it
-	wait := spareEvery - time.Since(l.sentAt)
-	run := t.covering(id, request)
+	defer l.sends()
+	wait, run := l.pause(), t.covering(id, request)
 	if wait <= 0 || run == nil {
 		return
 	}
@@ -227,6 +226,20 @@ func (t *transport) spare(id raft.ServerID, l *line, request *raft.AppendEntries
 	case <-over.C:
 	case <-t.closing:
 	}
+}
+
+// pause is how long it takes until raft may send entries to a follower that is not needed.
+func (l *line) pause() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return spareEvery - time.Since(l.sentAt)
+}
+
+// sends notes that raft is about to.
+func (l *line) sends() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sentAt = time.Now()
 }
 
 // covering returns what has been sent ahead to another follower, if that makes a majority
