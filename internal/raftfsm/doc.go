@@ -169,6 +169,26 @@
 // stays the only one of its index and term, since who fails to write leads that term no
 // more.
 //
+// The leader and the follower that was sent to are a majority of three, so the other one is
+// not needed. Raft's own request to it is held back until 10 ms have passed since it was
+// last sent entries, as long as what was last sent ahead to another voter, in the same term
+// and up to where the request ends or further, has been answered with success or may yet
+// be. Where entries come thick it gets several with one message and one sync. Nothing that
+// counts depends on it:
+//
+//   - A request is late, none is left out, and no answer is made up: what is committed is
+//     what raft has counted.
+//   - Where the other one fails, refuses or hangs, the request goes at once, or after 10 ms.
+//     What is held back was put together before, so the follower is up to 20 ms behind, and
+//     an entry that only it can still make a majority for is that much later.
+//   - An acknowledged entry may be with only two of three for that long, which is what a
+//     majority is: the third is not elected without the vote of one that has it, and does
+//     not get it.
+//   - Heartbeats and requests without entries never wait, nor does a follower of a group of
+//     more than three voters, the first request after a pause, or one of as many entries as
+//     a message takes, whose follower has to catch up. Close ends the wait.
+//   - When a request was sent, for [Group.Confirmed], is a moment after the wait.
+//
 // # Entries in memory
 //
 // An entry is read again soon after it was written: for each follower, and to be applied.
