@@ -249,13 +249,14 @@ func (t *transport) covering(id raft.ServerID, request *raft.AppendEntriesReques
 	if node == nil {
 		return nil
 	}
-	voters := 0
+	voters, votes := 0, false // how many, and whether this replica is one
 	var covering *forerun
 	for _, server := range node.GetConfiguration().Configuration().Servers {
 		if server.Suffrage != raft.Voter {
 			continue
 		}
 		voters++
+		votes = votes || server.ID == t.self
 		if server.ID == t.self || server.ID == id {
 			continue
 		}
@@ -263,7 +264,7 @@ func (t *transport) covering(id raft.ServerID, request *raft.AppendEntriesReques
 			covering = run
 		}
 	}
-	if voters > 3 {
+	if !votes || voters > 3 {
 		return nil
 	}
 	return covering

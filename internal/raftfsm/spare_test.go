@@ -569,3 +569,16 @@ func TestAFollowerIsRemovedAndAddedWhileItIsSpared(t *testing.T) {
 		c.agree()
 	})
 }
+
+// A leader that has no vote, as it removes itself, is no part of the majority.
+func TestALeaderWithoutAVoteSparesNobody(t *testing.T) {
+	for _, names := range []string{"bc", "bc-a", "bcd"} {
+		withSpare(t, members(names), func(t *testing.T, s sparing) {
+			s.send(following(5, 7, 4, 8))
+			answer(s.ahead("c", following(5, 8, 5, 9)), true, nil)
+			if took := s.send(following(5, 8, 5, 9)); took != 0 {
+				t.Errorf("%s: it was sent after %v", names, took)
+			}
+		})
+	}
+}
