@@ -235,7 +235,7 @@ func (d *damaged) strange(name, path string, random *rand.Rand) (served bool, li
 	for range 2 {
 		if refusal, err := d.serve(dir, random); err != nil || refusal != nil {
 			if refusal != nil {
-				line = refusal.Error()
+				line = printed(refusal)
 			}
 			return false, line, d.named(line, dir, &victim{path: path}, err)
 		}
@@ -287,7 +287,7 @@ func (d *damaged) try(name string, v *victim, kind *damage, random *rand.Rand, p
 		refusal, err := d.serve(dir, random)
 		if err != nil || refusal != nil {
 			if refusal != nil {
-				line = refusal.Error()
+				line = printed(refusal)
 			}
 			return false, line, d.named(line, dir, v, err)
 		}
@@ -315,6 +315,10 @@ func (d *damaged) serve(dir string, random *rand.Rand) (refusal, err error) {
 	}
 	return refusal, err
 }
+
+// printed is an error as the program prints it: what two shards say that refuse at once is
+// one line.
+func printed(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
 // named makes sure that a refusal is one line that says where.
 func (d *damaged) named(line, dir string, v *victim, err error) error {
