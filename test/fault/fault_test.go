@@ -95,7 +95,7 @@ func TestSome(t *testing.T) {
 	all := attacks()
 	a := all[s.random.IntN(len(all))]
 	s.run("attack: "+a.kind, hostile(a))
-	s.run("mixture", mixture(6*time.Second))
+	s.run(mixed, mixture(6*time.Second))
 	s.finish(t)
 }
 
@@ -130,7 +130,7 @@ func TestWhole(t *testing.T) {
 		s.run("a follower far behind: SIGSTOP", farBehind(awayPaused))
 		s.run("a follower far behind: cut off", farBehind(awayCut))
 		for range 4 {
-			s.run("mixture, logs short", mixture(20*time.Second))
+			s.run(mixed+", logs short", mixture(20*time.Second))
 		}
 		s.finish(t)
 	})
@@ -139,21 +139,21 @@ func TestWhole(t *testing.T) {
 	})
 	t.Run("mixtures", func(t *testing.T) {
 		s := newSuite(t, shifted, seed+3, plenty, summary)
-		for summary.done() < operationsWanted(t) && time.Since(summary.began) < wholeWithin {
-			s.run("mixture", mixture(25*time.Second))
+		for summary.mixed() < operationsWanted(t) && time.Since(summary.began) < wholeWithin {
+			s.run(mixed, mixture(25*time.Second))
 		}
 		s.finish(t)
 	})
 	t.Logf("seed %d, the whole run:\n%v", seed, summary)
-	if summary.done() < operationsWanted(t) {
-		t.Errorf("%d operations in %v: this machine is too slow, or too busy, for %d", summary.done(), wholeWithin, operationsWanted(t))
+	if summary.mixed() < operationsWanted(t) {
+		t.Errorf("%d operations under mixed faults in %v: this machine is too slow, or too busy, for %d", summary.mixed(), wholeWithin, operationsWanted(t))
 	}
 }
 
 // wholeWithin bounds the whole run: no mixture is begun after it.
 const wholeWithin = 25 * time.Minute
 
-// operationsWanted is how many operations the whole run makes.
+// operationsWanted is how many operations the whole run makes under mixed faults.
 func operationsWanted(t *testing.T) int {
 	t.Helper()
 	set := os.Getenv("COORDINATOR_FAULT_OPERATIONS")

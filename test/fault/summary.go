@@ -25,6 +25,9 @@ type summary struct {
 	violations int
 }
 
+// mixed begins the names of rounds with more than one kind of fault.
+const mixed = "mixture"
+
 // tally is the line of one kind of round.
 type tally struct {
 	rounds, operations, violations int
@@ -77,11 +80,21 @@ func (s *summary) agreement(same bool) {
 	}
 }
 
-// done returns the number of operations so far.
-func (s *summary) done() int {
+// mixed returns the number of operations under mixed faults so far.
+func (s *summary) mixed() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.operations
+	return s.underMixed()
+}
+
+// underMixed is mixed with s.mu held.
+func (s *summary) underMixed() (operations int) {
+	for kind, tally := range s.kinds {
+		if strings.HasPrefix(kind, mixed) {
+			operations += tally.operations
+		}
+	}
+	return operations
 }
 
 // wrong returns the number of violations so far.
@@ -107,7 +120,7 @@ func (s *summary) String() string {
 		fmt.Fprintf(&b, "  %6d  %s\n", s.faults[name], name)
 		total += s.faults[name]
 	}
-	fmt.Fprintf(&b, "faults: %d\noperations: %d (%d of them late copies)\nhistories checked: %d (in %v)\nequal states on three nodes: %d\ntook: %v\nviolations: %d\n",
-		total, s.operations, s.copies, s.histories, s.checking.Round(time.Millisecond), s.agreements, time.Since(s.began).Round(time.Second), s.violations)
+	fmt.Fprintf(&b, "faults: %d\noperations: %d (%d of them under mixed faults, %d of them late copies)\nhistories checked: %d (in %v)\nequal states on three nodes: %d\ntook: %v\nviolations: %d\n",
+		total, s.operations, s.underMixed(), s.copies, s.histories, s.checking.Round(time.Millisecond), s.agreements, time.Since(s.began).Round(time.Second), s.violations)
 	return b.String()
 }
