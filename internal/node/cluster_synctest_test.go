@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -473,6 +474,39 @@ func TestShortOfSpace(t *testing.T) {
 		}
 		if answer, err := w.reserve("n1", "k"); err != nil || answer.GetPending() == nil {
 			t.Errorf("the record that exists: %v, %v", answer, err)
+		}
+	})
+}
+
+// Near the floor the space is looked at so often that a quick disk is not full by the
+// next look; far from it, every second is enough.
+func TestSpaceIsLookedAtMoreOftenNearTheFloor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		var free, looks atomic.Int64
+		free.Store(1 << 40)
+		w.start("n1", func(c *Config) {
+			c.Peers, c.FreeBytesMin = nil, 1000
+			c.FreeBytes = func(string) (int64, error) { looks.Add(1); return free.Load(), nil }
+		})
+		w.serving()
+		looked := func(within time.Duration) int64 {
+			before := looks.Load()
+			time.Sleep(within)
+			return looks.Load() - before
+		}
+		if n := looked(10 * time.Second); n < 9 || n > 11 {
+			t.Errorf("far from the floor: %d looks in 10 s", n)
+		}
+		free.Store(3999)
+		time.Sleep(diskEvery)
+		if n := looked(10 * time.Second); n < 199 || n > 201 {
+			t.Errorf("near the floor: %d looks in 10 s", n)
+		}
+		free.Store(999)
+		time.Sleep(spaceEvery)
+		if _, err := w.reserve("n1", "new"); reason.Of(err).Reason != reason.StorageFull {
+			t.Errorf("%v after the floor was passed: %v", spaceEvery, err)
 		}
 	})
 }

@@ -9,23 +9,34 @@ import (
 	"github.com/atmostonce/coordinator/internal/membership"
 )
 
-// diskEvery is the time between two looks at the disk. A full one panics inside Raft,
-// so the floor of free space must be wider than what is written meanwhile.
-const diskEvery = time.Second
+// A full disk ends the node, so the floor of free space must be wider than what is
+// written between two looks at it: where there is less than spaceNear times the floor it
+// is looked at every spaceEvery, otherwise, like the directory, every diskEvery.
+const (
+	diskEvery  = time.Second
+	spaceEvery = 50 * time.Millisecond
+	spaceNear  = 4
+)
 
 // watchDisk looks after the data directory and the space around it, until ctx ends.
 func (n *Node) watchDisk(ctx context.Context) {
 	// By turns: a directory that is gone lacks both.
 	checks := []func() error{n.lock.Check, n.file.Check}
-	for i := 0; ; i++ {
-		n.lookAtDirectory(checks[i%len(checks)])
-		if n.cfg.FreeBytesMin > 0 {
-			n.lookAtSpace()
+	looked := time.Time{}
+	for i := 0; ; {
+		if time.Since(looked) >= diskEvery {
+			looked = time.Now()
+			n.lookAtDirectory(checks[i%len(checks)])
+			i++
+		}
+		next := diskEvery
+		if n.cfg.FreeBytesMin > 0 && n.lookAtSpace() {
+			next = spaceEvery
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(diskEvery):
+		case <-time.After(next):
 		}
 	}
 }
@@ -41,15 +52,17 @@ func (n *Node) lookAtDirectory(check func() error) {
 	}
 }
 
-func (n *Node) lookAtSpace() {
+// lookAtSpace reports whether the floor is near.
+func (n *Node) lookAtSpace() (near bool) {
 	free, err := n.cfg.FreeBytes(n.cfg.DataDir)
 	if err != nil {
 		n.cfg.Logger.Warn("cannot tell the free disk space", "data_dir", n.cfg.DataDir, "error", err)
-		return
+		return false
 	}
+	near = free/spaceNear < n.cfg.FreeBytesMin
 	full := free < n.cfg.FreeBytesMin
 	if n.storageFull.Swap(full) == full {
-		return
+		return near
 	}
 	if full {
 		n.cfg.Logger.Error("disk space is short: no new keys are taken", "data_dir", n.cfg.DataDir,
@@ -57,6 +70,7 @@ func (n *Node) lookAtSpace() {
 	} else {
 		n.cfg.Logger.Info("there is disk space again: new keys are taken", "free_bytes", free)
 	}
+	return near
 }
 
 // freeBytes asks the operating system.

@@ -312,7 +312,7 @@ func recordThree(t *testing.T, programs process.Programs, seed uint64, each time
 	kill(away)
 	// Until the log is cut behind where it is.
 	calls := w.calls.Load()
-	for deadline := time.Now().Add(time.Minute); w.calls.Load() < calls+1500; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); w.calls.Load() < calls+6000; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("only %d calls in a minute", w.calls.Load()-calls)
 		}
