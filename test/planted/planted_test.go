@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -70,15 +71,18 @@ func TestPlantedFaultsAreCaught(t *testing.T) {
 			chosen = append(chosen, faults[i])
 		}
 	}
-	caught := 0
-	for _, f := range chosen {
-		t.Run(f.name, func(t *testing.T) {
-			if plant(t, f) {
-				caught++
-			}
-		})
-	}
-	fmt.Printf("planted: %d\ncaught: %d\n", len(chosen), caught)
+	var caught atomic.Int32
+	t.Run("each", func(t *testing.T) {
+		for _, f := range chosen {
+			t.Run(f.name, func(t *testing.T) {
+				t.Parallel() // a simulation keeps one processor busy
+				if plant(t, f) {
+					caught.Add(1)
+				}
+			})
+		}
+	})
+	fmt.Printf("planted: %d\ncaught: %d\n", len(chosen), caught.Load())
 }
 
 // plant lets a cluster with the fault live: for some simulated hours at most, or as long as
