@@ -18,16 +18,10 @@ import (
 	"github.com/atmostonce/coordinator/internal/rpc"
 )
 
-// streamWorkers is how many goroutines a server keeps for calls; beyond them, and for
-// calls that wait, each call has its own. One that is kept has grown its stack already,
-// which takes as long as a twentieth of a call. At most so many times 16 KiB of stack.
-const streamWorkers = 256
-
 // newServer returns a gRPC server as both ports have one.
 func newServer(cfg *Config) *grpc.Server {
 	return grpc.NewServer(append(rpc.ServerOptions(),
 		grpc.MaxConcurrentStreams(cfg.StreamsMax),
-		grpc.NumStreamWorkers(streamWorkers),
 		grpc.MaxHeaderListSize(64<<10),
 		grpc.ConnectionTimeout(10*time.Second),
 		// A client may ask every 10 s whether the connection still works, also while no
