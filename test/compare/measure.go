@@ -46,7 +46,7 @@ type turn struct {
 }
 
 // take runs a turn: callers that each do one job after the other. What is done in the
-// first fifth of the time is not counted.
+// first fifth of the time is not counted; of what has begun then, what ends in the rest is.
 func (c contender) take(t testing.TB, callers int, lasts time.Duration) turn {
 	t.Helper()
 	if c.before != nil {
@@ -67,10 +67,12 @@ func (c contender) take(t testing.TB, callers int, lasts time.Duration) turn {
 		jobs int // counted or not
 		work sync.WaitGroup
 	)
-	var servers, own time.Duration
+	var used [2]struct{ servers, own time.Duration } // when counting begins and ends
 	work.Go(func() {
-		time.Sleep(time.Until(counted))
-		servers, own = processorTime(c.servers()), ownTime()
+		for i, at := range []time.Time{counted, ends} {
+			time.Sleep(time.Until(at))
+			used[i].servers, used[i].own = processorTime(c.servers()), ownTime()
+		}
 	})
 	for caller := range callers {
 		work.Go(func() {
@@ -88,7 +90,7 @@ func (c contender) take(t testing.TB, callers int, lasts time.Duration) turn {
 						at = ends // it will not get better
 						continue
 					}
-				case at.After(counted) && ended.Before(ends):
+				case ended.After(counted) && ended.Before(ends):
 					mine = append(mine, ended.Sub(at))
 				}
 				at = ended
@@ -109,8 +111,8 @@ func (c contender) take(t testing.TB, callers int, lasts time.Duration) turn {
 	got.rate = float64(got.done) / ends.Sub(counted).Seconds()
 	got.p50, got.p99 = all.Median(), all.Quantile(0.99)
 	if got.done > 0 {
-		got.servers = (processorTime(c.servers()) - servers) / time.Duration(got.done)
-		got.load = (ownTime() - own) / time.Duration(got.done)
+		got.servers = (used[1].servers - used[0].servers) / time.Duration(got.done)
+		got.load = (used[1].own - used[0].own) / time.Duration(got.done)
 	}
 	if c.entries != nil && jobs > 0 {
 		got.entries = float64(c.entries(t)-entries) / float64(jobs)
