@@ -2,8 +2,8 @@
 // the rules, the actor, the store and the log, and lets a simulated cluster live with
 // each until somebody objects.
 //
-//	COORDINATOR_FAULT=1 go test -v ./test/planted        // all of them
-//	go test ./test/planted                               // two, drawn by a printed seed
+//	COORDINATOR_FAULT=1 go test -timeout 60m -v ./test/planted // all of them
+//	go test ./test/planted                                    // two, drawn by a printed seed
 //
 // A fault is an edit of one place in one source file, applied to a copy of it for a build
 // of its own: the product has no switches for it. An edit that does not apply any more
