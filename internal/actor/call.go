@@ -51,6 +51,13 @@ func (c *call) identity() (id admission.Identity, ok bool) {
 	}
 }
 
+// reserves reports whether the call asks for new work. Where there is little room left,
+// such calls are refused before the others: see [mailbox].
+func (c *call) reserves() bool {
+	_, is := c.request.Command.(admission.Reserve)
+	return is
+}
+
 // mayWaitUntil is the end of the call's wait.
 func (c *call) mayWaitUntil() time.Time { return c.request.Received.Add(c.request.Wait) }
 

@@ -117,7 +117,7 @@ func (a *Actor) decide(tx *store.Tx, c *call, now time.Time) {
 // As in the mailbox, a part is not for Reserves: what was granted can be recorded.
 func (a *Actor) gatheredMost(c *call) int64 {
 	most := a.cfg.GatheredBytesMax
-	if _, reserve := c.request.Command.(admission.Reserve); reserve {
+	if c.reserves() {
 		most -= most / keptShare
 	}
 	return most

@@ -28,6 +28,15 @@ type company struct {
 	until    time.Time // they are waited for
 }
 
+// expectCompany notes who may come back now that a proposal has ended: they are waited for
+// as long as that took.
+func (a *Actor) expectCompany(p *proposal, now time.Time) {
+	a.company = company{
+		expected: len(p.commands) + a.open.calls(),
+		until:    now.Add(min(a.cfg.LingerMax, now.Sub(p.proposedAt))),
+	}
+}
+
 func (e *openEntry) calls() int { return len(e.commands) + len(e.riders) }
 
 // fail empties the entry. Nothing of it was proposed.

@@ -1,10 +1,6 @@
 package actor
 
-import (
-	"sync"
-
-	"github.com/atmostonce/coordinator/internal/admission"
-)
+import "sync"
 
 // mailbox holds the calls that are to be decided. Any goroutine puts, the loop takes.
 //
@@ -44,7 +40,7 @@ func newMailbox(callsMax int, bytesMax int64) *mailbox {
 // put adds a call, or returns why not.
 func (m *mailbox) put(c *call) error {
 	callsMax, bytesMax := m.callsMax, m.bytesMax
-	if _, reserves := c.request.Command.(admission.Reserve); reserves {
+	if c.reserves() {
 		callsMax = max(1, (keptShare-1)*callsMax/keptShare)
 		bytesMax -= bytesMax / keptShare
 	}

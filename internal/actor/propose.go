@@ -90,15 +90,12 @@ func (a *Actor) settle(e ended) {
 		}
 	}
 	now := time.Now()
-	a.company = company{
-		expected: len(p.commands) + a.open.calls(),
-		until:    now.Add(min(a.cfg.LingerMax, now.Sub(p.proposedAt))),
-	}
+	a.expectCompany(p, now)
 	if p.whenDone != nil {
 		defer p.whenDone()
 	}
 	if p.reclaim {
-		a.rest(p, time.Now())
+		a.rest(p, now)
 	}
 	current := a.lead != nil && a.lead.term == p.term
 	result, known := e.response.(*raftfsm.Result)
