@@ -127,10 +127,11 @@ func (t *Target) Reserve(ctx context.Context, call scenario.ReserveCall) (scenar
 	if call.OnLapse == admission.Hold {
 		request.OnLapse = coordinatorv1.OnLapse_ON_LAPSE_HOLD
 	}
-	if call.Wait > 0 {
-		request.Wait = durationpb.New(call.Wait)
-	}
+	began := time.Now()
 	return t.call(ctx, call.Wait, func(ctx context.Context, conn grpc.ClientConnInterface) (scenario.Result, error) {
+		if call.Wait > 0 { // who asks again, after a change of leader, waits for what is left
+			request.Wait = durationpb.New(max(0, call.Wait-time.Since(began)))
+		}
 		m, err := coordinatorv1.NewCoordinatorServiceClient(conn).Reserve(ctx, request)
 		if err != nil {
 			return scenario.Result{}, err
