@@ -20,6 +20,7 @@ const module = "github.com/atmostonce/coordinator/"
 var floors = []string{
 	"internal/admission",
 	"internal/alarm",
+	"internal/histogram",
 	"internal/store",
 	"gen/coordinator/raftlog/v1",
 	"internal/peer",
@@ -59,6 +60,7 @@ var bans = []struct {
 	{"internal/admission", "crypto/rand", "the rules draw nothing: every replica decides alike"},
 	{"internal/store", "github.com/hashicorp/", "the state knows nothing of consensus, only positions in a log"},
 	{"internal/store", "google.golang.org/", "the record's format is its own, and never a message that is served"},
+	{"internal/rpc", "github.com/prometheus/", "what is counted is plain numbers; package metrics alone knows how they are shown"},
 	{"internal/actor", "google.golang.org/grpc", "deciding does not depend on how calls come in"},
 	{"internal/shard", module + "gen/coordinator/v1", "a shard knows no served message"},
 	{"cmd/coordctl", module + "internal/store", "the command line speaks to the service, not to its files"},
