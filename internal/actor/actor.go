@@ -23,6 +23,7 @@ type Actor struct {
 
 	stopOnce sync.Once
 	waiting  atomic.Int64 // parked calls, for Waiters
+	counts   counts
 
 	// What follows belongs to the loop.
 
@@ -72,9 +73,11 @@ func (a *Actor) Submit(ctx context.Context, request Request) (Reply, error) {
 	}
 	c := newCall(request, bytes)
 	if err := a.mailbox.put(c); err != nil {
+		a.counts.ended(err)
 		return Reply{}, err
 	}
 	reply, err := c.await(ctx)
+	a.counts.ended(err)
 	if c.gone.Load() {
 		a.mailbox.desert()
 	}

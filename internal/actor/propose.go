@@ -63,6 +63,7 @@ func (a *Actor) propose(p *proposal) {
 	p.term = a.lead.term
 	p.proposedAt, p.expiresAt = now, now.Add(a.cfg.ProposalWithin)
 	a.inFlight = append(a.inFlight, p)
+	a.counts.proposed(len(p.commands))
 
 	encoded, err := entry.Encode()
 	if err != nil { // nothing that passes Validate fails to encode
@@ -120,6 +121,7 @@ func (a *Actor) settle(e ended) {
 		// it waits for the answer of a server that it hands leadership over to.
 		a.quietTill = time.Now().Add(beginAgainAfter)
 	}
+	a.counts.failed.Add(1)
 	a.cfg.Logger.Debug("an entry came to nothing", "term", p.term, "error", e.err)
 	if current && (p.leaderStart || a.lead.serving) {
 		a.lost(p)

@@ -50,7 +50,8 @@ type fsm struct {
 	snapshots *snapshotStore
 	fatal     func(error)
 
-	checks checks
+	checks    checks
+	reclaimed atomic.Uint64 // for Numbers
 
 	// answerTerm is the term whose entries somebody waits for here.
 	answerTerm atomic.Uint64
@@ -143,6 +144,9 @@ func (f *fsm) command(log *raft.Log) (*Result, error) {
 	})
 	if err != nil {
 		return nil, err
+	}
+	if result != nil {
+		f.reclaimed.Add(uint64(result.Reclaimed))
 	}
 	return result, nil
 }

@@ -29,6 +29,8 @@ type Group struct {
 	kick       chan struct{} // conflating
 	rotated    chan struct{} // conflating: the log has grown by a segment
 	leader     leaderChange
+	leaders    leaders // the watcher's
+	flushes    flushes
 
 	// changes counts who waits for one of raft's futures that a shutdown would leave
 	// hanging. None is added once closing is closed; beginning guards that.

@@ -44,13 +44,20 @@ func (g *Group) watchLeader() {
 	})
 	g.raft.RegisterObserver(observer)
 	defer g.raft.DeregisterObserver(observer)
-	g.leader.broadcast() // what was learnt before
+	g.tellLeader() // what was learnt before
 	for {
 		select {
 		case <-observations:
-			g.leader.broadcast()
+			g.tellLeader()
 		case <-g.closing:
 			return
 		}
 	}
+}
+
+// tellLeader counts the present leader, and tells who waits for a change.
+func (g *Group) tellLeader() {
+	id, _ := g.Leader()
+	g.leaders.note(id, g.Term())
+	g.leader.broadcast()
 }

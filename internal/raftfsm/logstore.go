@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
@@ -17,6 +18,7 @@ import (
 	"github.com/hashicorp/raft-wal/metadb"
 	"github.com/hashicorp/raft-wal/segment"
 
+	"github.com/atmostonce/coordinator/internal/histogram"
 	"github.com/atmostonce/coordinator/internal/store"
 )
 
@@ -309,6 +311,8 @@ type logStore struct {
 
 	// appended counts the data bytes of the entries stored since the start.
 	appended atomic.Int64
+	// appends times StoreLogs, which syncs.
+	appends histogram.Durations
 
 	// open is held for reading in every call: raft reads the log's age from a
 	// goroutine that it does not wait for.
@@ -380,10 +384,12 @@ func (l *logStore) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft.Lo
 
 // StoreLogs implements [raft.LogStore]. The entries are synced when it returns.
 func (l *logStore) StoreLogs(logs []*raft.Log) error {
+	began := time.Now()
 	err := l.write("an append to the log", func() error { return l.log.StoreLogs(logs) })
 	if err != nil {
 		return err
 	}
+	l.appends.Observe(time.Since(began))
 	size := 0
 	for _, log := range logs {
 		size += len(log.Data)

@@ -137,7 +137,7 @@ func (g *Group) openState() error {
 	state.Identification = g.cfg.Identification
 	state.Logger = g.cfg.Logger
 	state.Fatal = g.cfg.Fatal
-	state.CommitObserver = store.CommitObserver{Before: g.watchdog.beforeCommit, After: g.watchdog.afterCommit}
+	state.CommitObserver = store.CommitObserver{Before: g.beforeCommit, After: g.afterCommit}
 	opened, err := store.Open(state)
 	if err != nil {
 		return err
