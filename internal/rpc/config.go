@@ -33,6 +33,9 @@ type Config struct {
 	StorageFull func() bool
 	// Closing is closed when the node begins to stop: sessions end then. Nil: never.
 	Closing <-chan struct{}
+	// Calls are what the servers count their calls in, one for each, in the order in which
+	// Register is given them; further ones count for nobody.
+	Calls []*Calls
 	// Logger may be nil: nothing is logged.
 	Logger *slog.Logger
 

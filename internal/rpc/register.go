@@ -44,9 +44,13 @@ func Register(cfg Config, servers ...grpc.ServiceRegistrar) error {
 	if s.unsent == nil {
 		s.unsent = &unsent{most: cfg.Settings.UnsentBytesMax}
 	}
-	for _, server := range servers {
-		server.RegisterService(tolerant(coordinatorv1.CoordinatorService_ServiceDesc, s.unsent), &coordinatorService{server: s})
-		server.RegisterService(tolerant(coordinatorv1.AdminService_ServiceDesc, s.unsent), &adminService{server: s})
+	for i, server := range servers {
+		calls := NewCalls()
+		if i < len(cfg.Calls) {
+			calls = cfg.Calls[i]
+		}
+		server.RegisterService(tolerant(coordinatorv1.CoordinatorService_ServiceDesc, s.unsent, calls), &coordinatorService{server: s, calls: calls})
+		server.RegisterService(tolerant(coordinatorv1.AdminService_ServiceDesc, s.unsent, calls), &adminService{server: s})
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 type coordinatorService struct {
 	coordinatorv1.UnimplementedCoordinatorServiceServer
 	*server
+	calls *Calls
 }
 
 // Reserve implements coordinatorv1.CoordinatorServiceServer.

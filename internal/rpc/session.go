@@ -290,6 +290,7 @@ func (x *session) answer(ctx context.Context, call *coordinatorv1.SessionCall, r
 	ctx = grpc.NewContextWithServerTransportStream(ctx, headers)
 	answer := &coordinatorv1.SessionAnswer{Id: call.GetId()}
 	err := x.call(ctx, call, answer, received)
+	x.service.calls.ofSession(call, answer, received, err)
 	if err != nil {
 		holds.end()
 		failed := status.Convert(err).Proto()

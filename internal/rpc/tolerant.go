@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -89,21 +90,25 @@ func tooLarge(data mem.BufferSlice, of protoreflect.MessageDescriptor) error {
 	return invalid("request", "is %d bytes long, the limit is %d", data.Len(), MessageBytesMax)
 }
 
-// tolerant returns the service with its messages in envelopes, and its answers with
-// what they hold.
-func tolerant(description grpc.ServiceDesc, node *unsent) *grpc.ServiceDesc {
+// tolerant returns the service with its messages in envelopes, its answers with what they
+// hold, and its calls counted.
+func tolerant(description grpc.ServiceDesc, node *unsent, calls *Calls) *grpc.ServiceDesc {
 	methods := make([]grpc.MethodDesc, len(description.Methods))
 	for i, method := range description.Methods {
-		generated := method.Handler
+		generated, counted := method.Handler, calls.methods[method.MethodName]
 		method.Handler = func(service any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+			began := time.Now()
+			var request any
 			holds := &held{node: node, link: linkOf(ctx)}
 			answer, err := generated(service, context.WithValue(ctx, heldKey{}, holds), func(message any) error {
+				request = message
 				e := &envelope{Message: message.(protobuf.Message)} //nolint:errcheck // generated code passes nothing else
 				if err := decode(e); err != nil {
 					return err
 				}
 				return e.wrong
 			}, interceptor)
+			counted.ended(began, request, answer, err)
 			if err != nil {
 				holds.end()
 				return nil, err
@@ -117,7 +122,10 @@ func tolerant(description grpc.ServiceDesc, node *unsent) *grpc.ServiceDesc {
 	for i, stream := range description.Streams {
 		generated := stream.Handler
 		stream.Handler = func(service any, over grpc.ServerStream) error {
-			return generated(service, tolerantStream{over})
+			ended := reason.Error(reason.OutcomeUnknown, "") // of one that panics
+			defer calls.opened(&ended)()
+			ended = generated(service, tolerantStream{over})
+			return ended
 		}
 		streams[i] = stream
 	}
