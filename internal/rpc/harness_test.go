@@ -49,7 +49,7 @@ func self(name string) shard.Leader {
 }
 
 // start starts a node that leads everything.
-func start(t *testing.T, name string, change func(*rpc.Config)) *node {
+func start(t testing.TB, name string, change func(*rpc.Config)) *node {
 	t.Helper()
 	n := &node{
 		name:    name,
@@ -78,7 +78,7 @@ func start(t *testing.T, name string, change func(*rpc.Config)) *node {
 }
 
 // serve takes calls from a listener until the test ends.
-func (n *node) serve(t *testing.T, listener net.Listener) {
+func (n *node) serve(t testing.TB, listener net.Listener) {
 	t.Helper()
 	served := make(chan struct{})
 	go func() {
@@ -91,7 +91,7 @@ func (n *node) serve(t *testing.T, listener net.Listener) {
 	})
 }
 
-func dial(t *testing.T, dialer func(context.Context, string) (net.Conn, error)) *grpc.ClientConn {
+func dial(t testing.TB, dialer func(context.Context, string) (net.Conn, error)) *grpc.ClientConn {
 	t.Helper()
 	connection, err := grpc.NewClient("passthrough:///bufconn", grpc.WithContextDialer(dialer), grpc.WithDisableRetry(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
