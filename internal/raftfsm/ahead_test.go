@@ -170,6 +170,7 @@ func pair(t *testing.T, test func(t *testing.T, sender *transport, count func() 
 			return newTransport(&cfg, newSlogAdapter(discard()), acceptAll)
 		}
 		receiver, sender := open("b"), open("a")
+		receiver.serve(&raft.Raft{})
 		requests, stop, done := 0, make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(done)
@@ -372,7 +373,7 @@ func TestNothingIsSentAheadBehindAnUnknownPlace(t *testing.T) {
 		tr := newTransport(&cfg, newSlogAdapter(discard()), acceptAll)
 		entries := []*raft.Log{{Index: 8, Term: 5}}
 		tr.sendAhead(store.Position{Index: 7, Term: 4}, entries) // there is no raft yet
-		tr.raft.Store(&raft.Raft{})
+		tr.serve(&raft.Raft{})
 		tr.sendAhead(store.Position{Index: 7}, entries)
 		tr.sendAhead(store.Position{Index: 7, Term: 4}, entries) // in a group of nobody
 		if len(tr.lines) != 0 {

@@ -97,7 +97,7 @@ func (g *Group) open() error {
 	if err != nil {
 		return err
 	}
-	g.transport.raft.Store(g.raft)
+	g.transport.serve(g.raft)
 	signal(g.rotated) // the log may have grown too large before this start
 	return nil
 }

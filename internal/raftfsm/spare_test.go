@@ -45,7 +45,7 @@ func withSpare(t *testing.T, servers []raft.Server, test func(t *testing.T, s sp
 	t.Helper()
 	pair(t, func(t *testing.T, sender *transport, count func() int) {
 		node := bystander(t, servers)
-		sender.raft.Store(node)
+		sender.serve(node)
 		test(t, sparing{t, sender, count})
 		if err := node.Shutdown().Error(); err != nil {
 			t.Error(err)

@@ -26,7 +26,8 @@ const connectionsKept = 3
 //   - An AppendEntries that failed returns only when the follower can be reached, see
 //     [transport.hold].
 //   - Entries are on their way before raft sends them, see [transport.sendAhead].
-//   - What contradicts the log goes no further, see [logStore.accept].
+//   - What contradicts the log goes no further, see [logStore.accept], nor does a term
+//     that is not to be believed, see [believeTerm].
 //   - Close closes the idle connections, too.
 type transport struct {
 	*raft.NetworkTransport
@@ -37,8 +38,9 @@ type transport struct {
 	// with that and goes no further.
 	accept func(*raft.AppendEntriesRequest) error
 
-	// raft is nil until it runs. Until then there is no fast path.
-	raft atomic.Pointer[raft.Raft]
+	// raft is nil until it runs, and nothing is delivered until then; see [transport.serve].
+	raft    atomic.Pointer[raft.Raft]
+	serving chan struct{} // closed once raft is there
 
 	// consumer is what raft's main loop reads: all that comes in, but for the
 	// heartbeats on the fast path.
@@ -69,6 +71,7 @@ func newTransport(cfg *GroupConfig, logger hclog.Logger, accept func(*raft.Appen
 		freshFor:     cfg.Timing.Lease,
 		acknowledged: newAcknowledgements(),
 		consumer:     make(chan raft.RPC),
+		serving:      make(chan struct{}),
 		closing:      make(chan struct{}),
 		done:         make(chan struct{}),
 	}
@@ -107,6 +110,12 @@ func (b addressBook) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
 	return b.ServerAddressProvider.ServerAddr(id)
 }
 
+// serve lets what comes in through to raft. It is called once.
+func (t *transport) serve(node *raft.Raft) {
+	t.raft.Store(node)
+	close(t.serving)
+}
+
 // forward hands what comes in to raft's main loop.
 func (t *transport) forward() {
 	defer close(t.done)
@@ -123,6 +132,16 @@ func (t *transport) forward() {
 }
 
 func (t *transport) deliver(rpc raft.RPC) bool {
+	select {
+	case <-t.serving:
+	case <-t.closing:
+		rpc.Respond(nil, raft.ErrTransportShutdown)
+		return false
+	}
+	if err := believeTerm(t.raft.Load().CurrentTerm(), rpc.Command); err != nil {
+		rpc.Respond(nil, err)
+		return true
+	}
 	if request, ok := rpc.Command.(*raft.AppendEntriesRequest); ok {
 		if err := t.accept(request); err != nil {
 			rpc.Respond(nil, err)
