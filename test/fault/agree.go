@@ -54,11 +54,14 @@ func (d digests) add(shard int, node string, index, digest uint64, nodes int) (a
 
 // digestOf asks a node for its own replica.
 func digestOf(n *process.Node, shard int) (index, digest uint64, err error) {
+	own, err := replicaOf(n, shard)
+	return own.GetAppliedIndex(), own.GetStateDigest(), err
+}
+
+// replicaOf asks a node what its own replica is like.
+func replicaOf(n *process.Node, shard int) (*coordinatorv1.Shard, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
 	answer, err := coordinatorv1.NewAdminServiceClient(n.Conn()).GetShard(ctx, &coordinatorv1.GetShardRequest{Shard: uint32(shard), Local: true})
-	if err != nil {
-		return 0, 0, err
-	}
-	return answer.GetShard().GetAppliedIndex(), answer.GetShard().GetStateDigest(), nil
+	return answer.GetShard(), err
 }

@@ -385,10 +385,7 @@ func strangersVotes(f *forger, n *process.Node) error {
 			if err == nil && preVote.Granted {
 				return fmt.Errorf("shard %d would vote for a stranger in term %d", shard, term)
 			}
-			// A leader of the past is not listened to.
-			if term > 1 {
-				continue
-			}
+			// A leader of the past is not listened to, nor one of a term that is not to be believed.
 			var appended raft.AppendEntriesResponse
 			err = trans.AppendEntries(f.targets[n.Name], "", &raft.AppendEntriesRequest{
 				RPCHeader: header, Term: term,

@@ -71,18 +71,6 @@ func newSuite(t testing.TB, programs process.Programs, seed uint64, many callers
 // run makes one round: load, in it what do does, and the judgement of it.
 func (s *suite) run(kind string, do func(context.Context, *scene) error) {
 	s.t.Helper()
-	s.make(kind, do, true)
-}
-
-// runLost is run for what nothing recovers from: all that is asked for is that nobody is
-// told what is not so.
-func (s *suite) runLost(kind string, do func(context.Context, *scene) error) {
-	s.t.Helper()
-	s.make(kind, do, false)
-}
-
-func (s *suite) make(kind string, do func(context.Context, *scene) error, mended bool) {
-	s.t.Helper()
 	s.round++
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
@@ -97,7 +85,7 @@ func (s *suite) make(kind string, do func(context.Context, *scene) error, mended
 	seen.restart()
 	sc := &scene{suite: s, load: l, random: rand.New(rand.NewPCG(s.seed, uint64(s.round)<<8|1)), done: make(map[string]int)}
 	err = do(ctx, sc)
-	if err == nil && mended {
+	if err == nil {
 		err = s.recovered(seen)
 	}
 	sight := seen.sofar()
@@ -120,7 +108,7 @@ func (s *suite) make(kind string, do func(context.Context, *scene) error, mended
 			}
 		}
 	}
-	if mended && s.c.Serving(servesWithin) == nil {
+	if s.c.Serving(servesWithin) == nil {
 		violations = append(violations, s.agreed()...)
 	}
 	events := log.Events()
@@ -133,9 +121,6 @@ func (s *suite) make(kind string, do func(context.Context, *scene) error, mended
 	// A node that ended by itself was started again; if it ends again there is nothing left
 	// to go on with.
 	for _, n := range s.c.Nodes {
-		if !mended {
-			break
-		}
 		if err := n.Serving(servesWithin); err != nil {
 			s.checks.finish()
 			s.t.Fatalf("the cluster cannot go on: %v", err)
