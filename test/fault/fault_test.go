@@ -139,7 +139,7 @@ func TestWhole(t *testing.T) {
 	t.Run("mixtures", func(t *testing.T) {
 		s := newSuite(t, shifted, seed+3, plenty, summary)
 		for summary.mixed() < operationsWanted(t) && time.Since(summary.began) < wholeWithin {
-			s.run(mixed, mixture(25*time.Second))
+			s.run(mixed, mixture(35*time.Second))
 		}
 		s.finish(t)
 	})
