@@ -254,10 +254,12 @@ func (t *told) reserved(answer *coordinatorv1.ReserveResponse) {
 	}
 }
 
-func (c *caller) commit(g *grant) told {
+func (c *caller) commit(g *grant) told { return c.commitAs(g, "response of "+c.name) }
+
+func (c *caller) commitAs(g *grant, body string) told {
 	t := c.told(commitCall)
 	t.attempt = g.attempt
-	response := &coordinatorv1.Response{Code: 200, ContentType: "text/plain", Body: []byte("response of " + c.name)}
+	response := &coordinatorv1.Response{Code: 200, ContentType: "text/plain", Body: []byte(body)}
 	if c.random.IntN(20) == 0 { // one that is kept apart from its record
 		response.Body = append(response.Body, make([]byte, 1000+c.random.IntN(20_000))...)
 	}
@@ -377,7 +379,11 @@ func (c *caller) own(g *grant, t told) {
 		}
 	case draw < 17: // a caller that knows no better
 		c.commit(g)
-		c.release(g)
+		if c.random.IntN(2) == 0 {
+			c.release(g)
+		} else {
+			c.commitAs(g, "another response of "+c.name)
+		}
 	case draw < 18:
 		c.release(g)
 		c.commit(g)
