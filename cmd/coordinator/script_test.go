@@ -33,6 +33,11 @@ func TestMain(m *testing.M) {
 //	pause DIRECTORY                 stops that process where it is, until resume
 //	resume DIRECTORY                lets it go on
 //	overwrite FILE TEXT             replaces a file's first bytes
+//	killed DIRECTORY                sends SIGKILL to the process that uses it
+//	scrape ADDRESS                  what /metrics there says, into stdout
+//	metric ADDRESS SERIES VALUE     waits until the series with these labels add up to it
+//	hold ADDRESS KEY                reserves a key for 100 ms, to be in doubt after that
+//	resolve ADDRESS KEY             settles it: nothing happened
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:      "testdata/script",
@@ -46,6 +51,11 @@ func TestScripts(t *testing.T) {
 			"term":      signaling(syscall.SIGTERM),
 			"pause":     signaling(syscall.SIGSTOP),
 			"resume":    signaling(syscall.SIGCONT),
+			"killed":    signaling(syscall.SIGKILL),
+			"scrape":    scrape,
+			"metric":    metric,
+			"hold":      called(hold),
+			"resolve":   called(settle),
 		},
 	})
 }

@@ -64,6 +64,7 @@ func table(o *options) []section {
 			{"listen", "host:port of the gRPC services.", text{&c.Listen}},
 			{"advertise", "host:port that clients are told to dial. Default: where it listens.", text{&c.Advertise}},
 			{"http-listen", "host:port of /livez and /readyz over HTTP. Default: none.", text{&c.HTTPListen}},
+			{"metrics-listen", "host:port of /metrics over HTTP, for Prometheus (docs/metrics.md). Default: none.", text{&c.MetricsListen}},
 			{"insecure", "Listen on addresses that other machines can reach, without TLS and without asking anybody who they are.", onOff{&c.Insecure}},
 			{"log-level", "Least level that is logged: debug, info, warn or error.", level{&o.logLevel}},
 			{"log-format", "text, json, or auto: text on a terminal, otherwise JSON.", choice{&o.logFormat, []string{formatAuto, formatText, formatJSON}}},

@@ -48,6 +48,8 @@ type Config struct {
 	Shards int
 	// HTTPListen is the host:port of /livez and /readyz. Empty: there are none.
 	HTTPListen string
+	// MetricsListen is the host:port of /metrics. Empty: there are none.
+	MetricsListen string
 	// Insecure permits listening on addresses that are not loopback, without TLS and
 	// without asking anybody who they are.
 	Insecure bool
@@ -207,6 +209,7 @@ func (c *Config) validatePeers() error {
 func (c *Config) validateAddresses() error {
 	for _, listen := range []struct{ setting, address string }{
 		{"listen", c.Listen}, {"peer-listen", c.peerListen()}, {"http-listen", c.HTTPListen},
+		{"metrics-listen", c.MetricsListen},
 	} {
 		if listen.address == "" && listen.setting != "listen" {
 			continue

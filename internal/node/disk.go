@@ -30,7 +30,7 @@ func (n *Node) watchDisk(ctx context.Context) {
 			i++
 		}
 		next := diskEvery
-		if n.cfg.FreeBytesMin > 0 && n.lookAtSpace() {
+		if n.lookAtSpace() {
 			next = spaceEvery
 		}
 		select {
@@ -59,6 +59,7 @@ func (n *Node) lookAtSpace() (near bool) {
 		n.cfg.Logger.Warn("cannot tell the free disk space", "data_dir", n.cfg.DataDir, "error", err)
 		return false
 	}
+	n.freeBytes.Store(free)
 	near = free/spaceNear < n.cfg.FreeBytesMin
 	full := free < n.cfg.FreeBytesMin
 	if n.storageFull.Swap(full) == full {

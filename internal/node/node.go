@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/health"
 
 	"github.com/atmostonce/coordinator/internal/membership"
+	"github.com/atmostonce/coordinator/internal/metrics"
 	"github.com/atmostonce/coordinator/internal/peer"
 	"github.com/atmostonce/coordinator/internal/raftfsm"
 	"github.com/atmostonce/coordinator/internal/rpc"
@@ -36,14 +37,19 @@ type Node struct {
 	internal   *grpc.Server // for calls that other nodes forward
 	health     *health.Server
 	http       *http.Server // nil: none
+	scrapes    *http.Server // of metrics; nil: none
+	metrics    *metrics.Metrics
 	listener   net.Listener
 	httpAt     net.Addr // nil: none
+	metricsAt  net.Addr // nil: none
 
 	ctx         context.Context // ends when the node begins to stop
 	cancel      context.CancelFunc
 	work        sync.WaitGroup // everything that runs until then
 	serverWork  sync.WaitGroup // the servers
 	storageFull atomic.Bool
+	freeBytes   atomic.Int64           // as looked at last; negative: not yet
+	clusterID   atomic.Pointer[string] // nil: not found yet
 	ready       chan struct{}
 
 	healthMu sync.Mutex
@@ -66,6 +72,7 @@ func Start(ctx context.Context, cfg Config) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{cfg: cfg, health: newHealth(), ready: make(chan struct{}), failed: make(chan struct{}), stopped: make(chan struct{})}
+	n.freeBytes.Store(-1)
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	if err := n.prepare(ctx); err != nil {
 		n.cancel()
@@ -198,33 +205,35 @@ func (n *Node) register() error {
 		StorageFull: n.storageFull.Load,
 		Logger:      n.cfg.Logger,
 		Closing:     n.ctx.Done(),
+		Calls:       []*rpc.Calls{rpc.NewCalls(), rpc.NewCalls()},
 	}
 	n.public, n.internal = newServer(&n.cfg), newServer(&n.cfg)
 	if err := rpc.Register(calls, n.public, n.internal); err != nil {
 		return err
 	}
 	n.registerPublic(n.public)
-	if n.cfg.HTTPListen == "" {
-		return nil
-	}
-	listener, err := listenForClients(&n.cfg, "http-listen", n.cfg.HTTPListen)
-	if err != nil {
+	if err := n.registerMetrics(calls.Calls[0], calls.Calls[1]); err != nil {
 		return err
 	}
-	n.http, n.httpAt = n.newHTTP(), listener.Addr()
-	n.serverWork.Go(func() {
-		if err := n.http.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			n.fail(fmt.Errorf("serve http on %s: %w", listener.Addr(), err))
+	var err error
+	if at := n.cfg.HTTPListen; at != "" {
+		if n.http, n.httpAt, err = n.openHTTP("http-listen", at, n.probes()); err != nil {
+			return err
 		}
-	})
+	}
+	if at := n.cfg.MetricsListen; at != "" {
+		if n.scrapes, n.metricsAt, err = n.openHTTP("metrics-listen", at, n.metricsHandler()); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
 // undo gives back what a start that failed had taken.
 func (n *Node) undo() error {
 	var failures []error
-	if n.http != nil {
-		failures = append(failures, n.http.Close())
+	for _, server := range n.httpServers() {
+		failures = append(failures, server.Close())
 	}
 	n.serverWork.Wait()
 	if n.port != nil {
@@ -268,6 +277,7 @@ func (n *Node) run() {
 		return
 	}
 	n.port.JoinCluster(state.ClusterID)
+	n.clusterID.Store(&state.ClusterID)
 	router, err := shard.Open(n.shardConfig(&state))
 	if err != nil {
 		n.fail(err)
@@ -372,6 +382,9 @@ func (n *Node) Ready() <-chan struct{} { return n.ready }
 
 // Address returns where the gRPC services are.
 func (n *Node) Address() net.Addr { return n.listener.Addr() }
+
+// MetricsAddress returns where /metrics is; nil without it.
+func (n *Node) MetricsAddress() net.Addr { return n.metricsAt }
 
 // HTTPAddress returns where /livez and /readyz are; nil without them.
 func (n *Node) HTTPAddress() net.Addr { return n.httpAt }

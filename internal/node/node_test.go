@@ -132,6 +132,7 @@ func TestFailedStarts(t *testing.T) {
 		"listen: ":       func(c *Config) { c.Listen = taken.Addr().String() },
 		"peer-listen: ":  func(c *Config) { c.PeerListen = taken.Addr().String() },
 		"http-listen: ":  func(c *Config) { c.HTTPListen = taken.Addr().String() },
+		"metrics-listen": func(c *Config) { c.MetricsListen = taken.Addr().String() },
 		"belongs to nod": func(c *Config) { c.NodeID = "n2" },
 	} {
 		started, err := Start(t.Context(), cfg) // the directory is usable before and after

@@ -2,7 +2,10 @@ package node
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -129,8 +132,8 @@ func (n *Node) notReady() string {
 	return "without a leader that this node knows: shard " + strings.Join(texts, ", ")
 }
 
-// newHTTP returns the server of /livez and /readyz.
-func (n *Node) newHTTP() *http.Server {
+// probes answers /livez and /readyz.
+func (n *Node) probes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
@@ -140,15 +143,45 @@ func (n *Node) newHTTP() *http.Server {
 		}
 		answer(w, http.StatusOK, "ok")
 	})
-	return &http.Server{
-		Handler:           mux,
+	return mux
+}
+
+// openHTTP listens, and serves until the server is closed.
+func (n *Node) openHTTP(setting, address string, handler http.Handler) (*http.Server, net.Addr, error) {
+	listener, err := listenForClients(&n.cfg, setting, address)
+	if err != nil {
+		return nil, nil, err
+	}
+	server := &http.Server{
+		Handler:           handler,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       5 * time.Second,
-		WriteTimeout:      5 * time.Second,
+		WriteTimeout:      answerWithin,
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(n.cfg.Logger.Handler(), slog.LevelDebug),
 	}
+	n.serverWork.Go(func() {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			n.fail(fmt.Errorf("serve http on %s: %w", listener.Addr(), err))
+		}
+	})
+	n.cfg.Logger.Info("listening for HTTP", "setting", setting, "address", listener.Addr().String())
+	return server, listener.Addr(), nil
+}
+
+// answerWithin is more than several scrapes take one after the other while shards hang.
+const answerWithin = 15 * time.Second
+
+// httpServers are those that there are.
+func (n *Node) httpServers() []*http.Server {
+	var servers []*http.Server
+	for _, server := range []*http.Server{n.http, n.scrapes} {
+		if server != nil {
+			servers = append(servers, server)
+		}
+	}
+	return servers
 }
 
 func answer(w http.ResponseWriter, code int, text string) {

@@ -78,14 +78,15 @@ func (n *Node) closePorts(ctx context.Context, drained <-chan struct{}) error {
 		n.public.Stop()
 		n.internal.Stop()
 	}
-	if n.http != nil {
-		if err := n.http.Shutdown(linger); err != nil {
-			failures = append(failures, n.http.Close())
+	for _, server := range n.httpServers() {
+		if err := server.Shutdown(linger); err != nil {
+			failures = append(failures, server.Close())
 		}
 	}
 	failures = append(failures, n.port.Close())
 	<-drained
 	n.serverWork.Wait()
+	n.metrics.Wait()
 	return errors.Join(failures...)
 }
 
@@ -95,8 +96,8 @@ func (n *Node) abandon(failures ...error) error {
 	go n.public.Stop()
 	go n.internal.Stop()
 	go n.port.Close() //nolint:errcheck // nobody is left to be told
-	if n.http != nil {
-		go n.http.Close() //nolint:errcheck // nor here
+	for _, server := range n.httpServers() {
+		go server.Close() //nolint:errcheck // nor here
 	}
 	return fmt.Errorf("the node did not stop within %v; what is left ends with the process: %w", n.cfg.StopTimeout, errors.Join(failures...))
 }

@@ -32,6 +32,7 @@ var floors = []string{
 	"internal/reason",
 	"internal/rpc",
 	"internal/rpc/rpctest",
+	"internal/metrics",
 	"internal/node",
 	"internal/version",
 	"internal/environment",
