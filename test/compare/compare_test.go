@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"runtime"
 	"slices"
@@ -25,8 +26,10 @@ var (
 	outFlag      = flag.String("out", "", "a file that the results are written to as well")
 	untilFlag    = flag.Duration("until", time.Hour, "no round is begun after this time")
 	shardsFlag   = flag.Int("shards", shardsDefault, "how many shards the cluster with other settings has")
+	programFlag  = flag.String("program", "", "a coordinator of another build, of which one more cluster and one more node take their turns at pairs")
 	settingsFlag = flag.String("settings", "", "flags such as \"--proposals-max 1\" of one more cluster, which takes its turns at pairs beside the one with none")
 	profileFlag  = flag.String("profiles", "", "a directory for profiles of the nodes and the callers; for TestProfile")
+	mergedFlag   = flag.String("merged", "", "a file for those of the nodes, added up; for TestProfile")
 )
 
 // Names of contenders, which ratios are of.
@@ -35,7 +38,7 @@ const (
 	oursStreamed  = "coordinator, Go client"
 	oursOneUnary  = "coordinator, 1 node, a call each"
 	oursOneStream = "coordinator, 1 node, Go client"
-	otherSettings = ", other settings"
+	otherwise     = ", otherwise"
 	oursReserve   = "coordinator, Reserve"
 	oursLeader    = "coordinator, Go client"
 	oursSpread    = "coordinator, a call each, over all nodes"
@@ -51,7 +54,8 @@ const (
 // systems is everything that was started; nil: it is not installed.
 type systems struct {
 	three, one *coordinator
-	other      *coordinator // three nodes with other settings
+	other      *coordinator // three nodes with other settings, or of another build
+	otherOne   *coordinator // one such node
 	etcd       *etcd
 	redis      *redisServer
 	postgres   *postgres
@@ -63,8 +67,13 @@ func startAll(t testing.TB) *systems {
 	t.Helper()
 	programs := buildCoordinator(t, false)
 	s := &systems{three: startCoordinator(t, programs, 3, shardsDefault), one: startCoordinator(t, programs, 1, shardsDefault), echo: startEcho(t)}
-	if *settingsFlag != "" || *shardsFlag != shardsDefault {
-		s.other = startCoordinator(t, programs, 3, *shardsFlag, strings.Fields(*settingsFlag)...)
+	if *settingsFlag != "" || *shardsFlag != shardsDefault || *programFlag != "" {
+		other := programs
+		if *programFlag != "" {
+			other.Coordinator = *programFlag
+		}
+		s.other = startCoordinator(t, other, 3, *shardsFlag, strings.Fields(*settingsFlag)...)
+		s.otherOne = startCoordinator(t, other, 1, *shardsFlag, strings.Fields(*settingsFlag)...)
 	}
 	if program := findEtcd(t); program != "" {
 		s.etcd = startEtcd(t, program)
@@ -114,8 +123,13 @@ func (s *systems) tables(callers []int) []table {
 	}}
 	if o := s.other; o != nil {
 		pairs.contenders = append(pairs.contenders,
-			contender{name: oursUnary + otherSettings, do: o.pair, before: o.lookUp, servers: o.pids, entries: o.logged},
-			contender{name: oursStreamed + otherSettings, do: o.streamed, servers: o.pids, entries: o.logged})
+			contender{name: oursUnary + otherwise, do: o.pair, before: o.lookUp, servers: o.pids, entries: o.logged},
+			contender{name: oursStreamed + otherwise, do: o.streamed, servers: o.pids, entries: o.logged})
+	}
+	if o := s.otherOne; o != nil {
+		single.contenders = append(single.contenders,
+			contender{name: oursOneUnary + otherwise, do: o.pair, before: o.lookUp, servers: o.pids, entries: o.logged},
+			contender{name: oursOneStream + otherwise, do: o.streamed, servers: o.pids, entries: o.logged})
 	}
 	if e := s.etcd; e != nil {
 		pairs.contenders = append(pairs.contenders,
@@ -325,7 +339,7 @@ func machine(t testing.TB) string {
 	return text
 }
 
-// TestProfile profiles three nodes at saturation.
+// TestProfile profiles three nodes at saturation, and keeps what the program is built by.
 func TestProfile(t *testing.T) {
 	if *profileFlag == "" {
 		t.Skip("-profiles names no directory")
@@ -335,7 +349,7 @@ func TestProfile(t *testing.T) {
 		callers  int
 		streamed bool
 		storm    bool
-	}{{name: "unary", callers: 256}, {name: "streamed", callers: 256, streamed: true}, {name: "storm", callers: 64, storm: true}} {
+	}{{name: "unary", callers: 256}, {name: "a few", callers: 64}, {name: "streamed", callers: 256, streamed: true}, {name: "storm", callers: 64, storm: true}} {
 		t.Run(one.name, func(t *testing.T) {
 			dir := *profileFlag + "/" + one.name
 			if err := os.MkdirAll(dir, 0o750); err != nil {
@@ -353,5 +367,12 @@ func TestProfile(t *testing.T) {
 			}
 			contender{name: one.name, do: do, before: c.lookUp, servers: c.pids}.profile(t, dir, one.callers)
 		})
+	}
+	if *mergedFlag != "" {
+		nodes, err := filepath.Glob(*profileFlag + "/*/node.*")
+		if err != nil || len(nodes) == 0 {
+			t.Fatalf("no profiles: %v", err)
+		}
+		merge(t, *mergedFlag, nodes)
 	}
 }
