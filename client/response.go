@@ -14,18 +14,21 @@ type Response struct {
 	// Code is a status, 0 to 999. What it means is the caller's: an HTTP status, an
 	// exit code.
 	Code int
-	// Headers are kept in order, and names may repeat; 0 to 128. Valid UTF-8.
+	// Headers are kept in order, and names may repeat; 0 to 128.
 	Headers []Header
-	// ContentType is the body's media type. Valid UTF-8.
+	// ContentType is the body's media type. Valid UTF-8 without a control character.
 	ContentType string
 	// Body is any bytes.
 	Body []byte
 }
 
-// Header is one name/value pair of a [Response], stored as given.
+// Header is one name/value pair of a [Response], stored as given. It is one of HTTP
+// (RFC 9110, section 5), so that whoever replays it may write it out as it is; another one is
+// [ErrInvalidArgument]. Bytes that are no text go into it in base64, as gRPC does it in headers
+// whose names end with -bin.
 type Header struct {
-	Name  string // 1 byte or more
-	Value string // any, also empty
+	Name  string // 1 byte or more: letters, digits and !#$%&'*+-.^_`|~; "Trailer:" before it marks a trailer
+	Value string // valid UTF-8 without a control character but the tab, also empty
 }
 
 // OmittedHeader marks the stored response of an operation that was done and whose own

@@ -4,9 +4,11 @@ import (
 	"crypto/rand"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 	"unicode/utf8"
 
+	"golang.org/x/net/http/httpguts"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
@@ -105,9 +107,13 @@ func checkText(field, text string, least, most int) error {
 	return nil
 }
 
-// checkResponse checks what is to be stored. Beyond that it is text, nothing is asked
-// of a header: what is replayed is what was given, and whether it suits HTTP is for
-// whoever replays it.
+// trailerPrefix begins the name of a header that is to be replayed behind the body, as in
+// net/http.
+const trailerPrefix = "Trailer:"
+
+// checkResponse checks what is to be stored. What is replayed is what was given, and
+// whoever replays it may write it out as it is: so a header that could end its own line, or
+// the whole head, is not taken in.
 func (s *server) checkResponse(field string, r *coordinatorv1.Response) error {
 	if code := r.GetCode(); code > admission.ResponseCodeMax {
 		return invalid(field+".code", "is %d, the limit is %d", code, admission.ResponseCodeMax)
@@ -120,14 +126,51 @@ func (s *server) checkResponse(field string, r *coordinatorv1.Response) error {
 			"is %d bytes of headers and body, the limit is %d", size, s.settings.ResponseBytesMax))
 	}
 	for i, header := range r.GetHeaders() {
-		if err := checkText(fmt.Sprintf("%s.headers[%d].name", field, i), header.GetName(), 1, math.MaxInt); err != nil {
+		if err := checkHeaderName(fmt.Sprintf("%s.headers[%d].name", field, i), header.GetName()); err != nil {
 			return err
 		}
-		if err := checkText(fmt.Sprintf("%s.headers[%d].value", field, i), header.GetValue(), 0, math.MaxInt); err != nil {
+		if err := checkHeaderValue(fmt.Sprintf("%s.headers[%d].value", field, i), header.GetValue()); err != nil {
 			return err
 		}
 	}
-	return checkText(field+".content_type", r.GetContentType(), 0, math.MaxInt)
+	return checkHeaderValue(field+".content_type", r.GetContentType())
+}
+
+// checkHeaderName asks for a token (RFC 9110, section 5.6.2), with trailerPrefix before it
+// or not.
+func checkHeaderName(field, given string) error {
+	if err := checkText(field, given, 1, math.MaxInt); err != nil {
+		return err
+	}
+	name := strings.TrimPrefix(given, trailerPrefix)
+	switch {
+	case name == "":
+		return invalid(field, "must not be empty behind %s", trailerPrefix)
+	case httpguts.ValidHeaderFieldName(name):
+		return nil
+	}
+	return invalid(field, "has at byte %d of %d what the name of a header cannot have: it may have letters, digits and !#$%%&'*+-.^_`|~",
+		len(given)-len(name)+firstInvalid(name, httpguts.ValidHeaderFieldName), len(given))
+}
+
+// checkHeaderValue asks for what a header can have for a value (RFC 9110, section 5.5).
+func checkHeaderValue(field, given string) error {
+	if err := checkText(field, given, 0, math.MaxInt); err != nil || httpguts.ValidHeaderFieldValue(given) {
+		return err
+	}
+	return invalid(field, "has at byte %d of %d what the value of a header cannot have: CR, LF, NUL or another control character but the tab",
+		firstInvalid(given, httpguts.ValidHeaderFieldValue), len(given))
+}
+
+// firstInvalid returns where the first byte is that is not valid, counted from 0, of a text that
+// has one.
+func firstInvalid(text string, valid func(string) bool) int {
+	for i := range len(text) {
+		if !valid(text[i : i+1]) {
+			return i
+		}
+	}
+	return len(text)
 }
 
 // decodeState turns a filter into a state; [admission.StateNone] is every state.

@@ -1,7 +1,9 @@
 package rpc
 
 import (
+	"bufio"
 	"math"
+	"net/textproto"
 	"strings"
 	"testing"
 	"time"
@@ -119,4 +121,65 @@ func TestSettings(t *testing.T) {
 			t.Errorf("%s: %+v is valid", name, s)
 		}
 	}
+}
+
+// A header is one of HTTP, or the place is named at which it is not.
+func TestHeaderNamesAndValues(t *testing.T) {
+	for _, test := range []struct {
+		check        func(field, given string) error
+		given, wrong string // "": it is valid
+	}{
+		{checkHeaderName, "X-Request-Id", ""},
+		{checkHeaderName, "!#$%&'*+-.^_`|~09azAZ", ""},
+		{checkHeaderName, "Trailer:X-Sum", ""},
+		{checkHeaderName, "trace-bin", ""},
+		{checkHeaderName, "", "must not be empty"},
+		{checkHeaderName, "Trailer:", "must not be empty behind Trailer:"},
+		{checkHeaderName, "Trailer:X Y", "at byte 9 of 11 "},
+		{checkHeaderName, "a:b", "at byte 1 of 3 "},
+		{checkHeaderName, ":status", "at byte 0 of 7 "},
+		{checkHeaderName, "a\r\nb", "at byte 1 of 4 "},
+		{checkHeaderName, "\u20ac", "at byte 0 of 3 "},
+		{checkHeaderName, "\xff", "is not valid UTF-8"},
+		{checkHeaderValue, "", ""},
+		{checkHeaderValue, " any \t text \u20ac ", ""},
+		{checkHeaderValue, "ab\r\nc", "at byte 2 of 5 "},
+		{checkHeaderValue, "\n", "at byte 0 of 1 "},
+		{checkHeaderValue, "abc\x00", "at byte 3 of 4 "},
+		{checkHeaderValue, "\x7f", "at byte 0 of 1 "},
+		{checkHeaderValue, "\xff", "is not valid UTF-8"},
+	} {
+		err := test.check("field", test.given)
+		switch f := reason.Of(err); {
+		case test.wrong == "" && err != nil:
+			t.Errorf("%q: %v", test.given, err)
+		case test.wrong != "" && (f.Reason != reason.InvalidArgument || !strings.Contains(f.Message, test.wrong)):
+			t.Errorf("%q: %v, want %q", test.given, err, test.wrong)
+		case err != nil && (len(f.Violations) != 1 || f.Violations[0].Field != "field"):
+			t.Errorf("%q: %+v", test.given, f.Violations)
+		}
+	}
+}
+
+// Whatever passes is one line when it is written out, and is read back as it was.
+func FuzzHeaders(f *testing.F) {
+	f.Add("X-Request-Id", "7")
+	f.Add("x", "1\r\nSet-Cookie: a=b")
+	f.Add("x\n", "\x00")
+	f.Add("Trailer:X-Sum", "")
+	f.Fuzz(func(t *testing.T, name, value string) {
+		if checkHeaderName("name", name) != nil || checkHeaderValue("value", value) != nil {
+			return
+		}
+		name = strings.TrimPrefix(name, trailerPrefix)
+		read, err := textproto.NewReader(bufio.NewReader(strings.NewReader(name + ": " + value + "\r\n\r\n"))).ReadMIMEHeader()
+		if err != nil || len(read) != 1 {
+			t.Fatalf("%q: %q is read as %v, %v", name, value, read, err)
+		}
+		for got, values := range read {
+			if !strings.EqualFold(got, name) || len(values) != 1 || values[0] != strings.Trim(value, " \t") {
+				t.Fatalf("%q: %q is read as %v", name, value, read)
+			}
+		}
+	})
 }

@@ -196,6 +196,15 @@ func hostileOthers() []hostile {
 		{"a header without a name", "response.headers[1].name", "", response(&coordinatorv1.Response{Headers: header("", "x")})},
 		{"a header name that is no text", "response.headers[1].name", "", response(&coordinatorv1.Response{Headers: header("\xff", "x")})},
 		{"a header value that is no text", "response.headers[1].value", "", response(&coordinatorv1.Response{Headers: header("x", "\xff")})},
+		{"a header value that ends its line", "response.headers[1].value", "", response(&coordinatorv1.Response{Headers: header("x", "1\r\nSet-Cookie: a=b")})},
+		{"a header value with a NUL", "response.headers[1].value", "", response(&coordinatorv1.Response{Headers: header("x", "\x00")})},
+		{"a header name that ends its line", "response.headers[1].name", "", response(&coordinatorv1.Response{Headers: header("x\nSet-Cookie", "a=b")})},
+		{"a header name that is none", "response.headers[1].name", "", response(&coordinatorv1.Response{Headers: header("x y", "")})},
+		{"a header name that is a whole header", "response.headers[1].name", "", response(&coordinatorv1.Response{Headers: header("x: y", "")})},
+		{"a trailer without a name", "response.headers[1].name", "", response(&coordinatorv1.Response{Headers: header("Trailer:", "")})},
+		{"a content type that ends its line", "response.content_type", "", response(&coordinatorv1.Response{ContentType: "text/plain\nSet-Cookie: a=b"})},
+		{"a header of a settlement that ends its line", "applied.headers[0].value", "", resolve(&coordinatorv1.ResolveRequest{Revision: 1,
+			Settlement: &coordinatorv1.ResolveRequest_Applied{Applied: &coordinatorv1.Response{Headers: []*coordinatorv1.Header{{Name: "x", Value: "\r"}}}}})},
 		{"a content type that is no text", "response.content_type", "", response(&coordinatorv1.Response{ContentType: "\xff"})},
 		{"a large body", "response", reason.ResponseTooLarge, response(&coordinatorv1.Response{Body: make([]byte, 1<<20+1)})},
 		{"a body and headers", "response", reason.ResponseTooLarge, response(&coordinatorv1.Response{
@@ -289,7 +298,7 @@ func TestLimitsThemselvesAreAllowed(t *testing.T) {
 	})
 	headers := make([]*coordinatorv1.Header, 128)
 	for i := range headers {
-		headers[i] = &coordinatorv1.Header{Name: fmt.Sprintf("h%03d", i), Value: "\r\n\x00"}
+		headers[i] = &coordinatorv1.Header{Name: fmt.Sprintf("h%03d", i), Value: "\t\u00e9"}
 	}
 	_, err := n.coordinator.Commit(withTimeout(t), &coordinatorv1.CommitRequest{Identity: id, Token: grant.GetToken(),
 		Response: &coordinatorv1.Response{Code: 999, Headers: headers, Body: make([]byte, 1<<20-128*7)}})

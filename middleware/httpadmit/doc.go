@@ -108,7 +108,8 @@
 // Inside authentication, which the principal comes from. Compression outside stores the plain
 // response, compression inside stores the compressed one, and replays it to whoever asks.
 // Headers that were set outside and that the handler leaves alone are not stored; they are set
-// anew on a replay.
+// anew on a replay. The ends of lines in a value are stored as spaces, as net/http sends them, and
+// a value with another control character is not stored.
 //
 // # Invariants
 //

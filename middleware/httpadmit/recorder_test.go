@@ -68,6 +68,7 @@ var behaviours = []struct {
 		h["X-None"] = []string{}
 		h["X-Spaces"] = []string{"  around\tand within  "}
 		h["X-Lines"] = []string{"one\r\nX-Smuggled: two"}
+		h["X-Ends"] = []string{"one\n", "\rtwo", "\n"}
 		h["X-Euro"] = []string{"\u20ac \u65e5\u672c"}
 		h["X-Long"] = []string{strings.Repeat("l", 9000)}
 		h["Not A Name"] = []string{"is not sent"}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"golang.org/x/net/http/httpguts"
+
 	"github.com/atmostonce/coordinator/client"
 	"github.com/atmostonce/coordinator/middleware/internal/admit"
 	"github.com/atmostonce/coordinator/middleware/internal/refusal"
@@ -47,24 +49,28 @@ func (r *recorder) storable(never map[string]bool) client.Response {
 	}
 	skip := func(name string) bool {
 		canonical := http.CanonicalHeaderKey(name)
-		return never[canonical] || named[canonical] || !isToken(name) // net/http does not send it
+		return never[canonical] || named[canonical] || !httpguts.ValidHeaderFieldName(name) // net/http does not send it
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.sent)) {
 		values := r.sent[name]
 		switch {
 		case skip(name):
 		case name == "Content-Type" && len(values) == 1 && utf8.ValidString(values[0]):
-			response.ContentType = values[0]
+			if value, ok := sendable(values[0]); ok {
+				response.ContentType = value
+			}
 		case slices.Equal(values, r.outside[name]):
 		default:
 			for _, value := range values {
-				response.Headers = append(response.Headers, client.Header{Name: name, Value: value})
+				if value, ok := sendable(value); ok {
+					response.Headers = append(response.Headers, client.Header{Name: name, Value: value})
+				}
 			}
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.trailers)) {
 		for _, value := range r.trailers[name] {
-			if !skip(name) {
+			if value, ok := sendable(value); ok && !skip(name) {
 				response.Headers = append(response.Headers, client.Header{Name: http.TrailerPrefix + name, Value: value})
 			}
 		}
@@ -72,15 +78,12 @@ func (r *recorder) storable(never map[string]bool) client.Response {
 	return response
 }
 
-// isToken reports whether a name is one that a header can have (RFC 9110, section 5.6.2).
-func isToken(name string) bool {
-	return name != "" && !strings.ContainsFunc(name, func(c rune) bool {
-		switch {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
-			return false
-		}
-		return !strings.ContainsRune("!#$%&'*+-.^_`|~", c)
-	})
+// sendable returns a value as net/http sends it over HTTP/1, with spaces for the ends of
+// lines, and whether it can be one: with another control character in it a caller could
+// not read the answer (RFC 9110, section 5.5).
+func sendable(value string) (string, bool) {
+	value = strings.NewReplacer("\n", " ", "\r", " ").Replace(value)
+	return value, httpguts.ValidHeaderFieldValue(value)
 }
 
 // replay answers with a stored response. It may be one that an operator wrote, or another
@@ -97,13 +100,13 @@ func (g *guard) replay(w http.ResponseWriter, method string, response client.Res
 			into, name = trailers, rest
 		}
 		canonical := http.CanonicalHeaderKey(name)
-		switch {
-		case g.never[canonical]:
-		case canonical == "Content-Length" && method != http.MethodHead && line.Value != strconv.Itoa(len(response.Body)):
+		switch value, fits := sendable(line.Value); {
+		case g.never[canonical] || !fits:
+		case canonical == "Content-Length" && method != http.MethodHead && value != strconv.Itoa(len(response.Body)):
 		case canonical == "Content-Length", canonical == "Content-Type":
-			into[canonical] = append(into[canonical], line.Value)
+			into[canonical] = append(into[canonical], value)
 		default:
-			into[name] = append(into[name], line.Value)
+			into[name] = append(into[name], value)
 		}
 	}
 	switch {
