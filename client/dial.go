@@ -48,10 +48,10 @@ type Client struct {
 }
 
 // Dial returns a client of the cluster whose nodes are reached at the endpoints, each a
-// host:port, in any order. One is enough to find the leaders of a cluster; more are for
+// host:port, in any order; the port is a number, 1 to 65535. One is enough to find the leaders of a cluster; more are for
 // the time when that one is away. Nothing is connected to before the first call.
 //
-// It fails where there is no endpoint or one is malformed, and where one is not on
+// It fails where there is no endpoint or one that nobody could connect to, and where one is not on
 // loopback and neither [WithTLS] nor [WithInsecure] is given.
 func Dial(endpoints []string, options ...DialOption) (*Client, error) {
 	cfg := dialConfig{
@@ -88,7 +88,7 @@ func Dial(endpoints []string, options ...DialOption) (*Client, error) {
 	for _, endpoint := range endpoints {
 		if err := c.router.add(endpoint); err != nil {
 			_ = c.Close()
-			return nil, fmt.Errorf("client: endpoint %q: %w", endpoint, err)
+			return nil, fmt.Errorf("client: endpoint %q %w", endpoint, err)
 		}
 	}
 	return c, nil
@@ -167,11 +167,11 @@ func (c *Client) giveBack(of context.Context, run func(context.Context) error) {
 }
 
 // errPlain reports an address that would be spoken to in plain text.
-var errPlain = errors.New("it is not on loopback: use WithTLS, or WithInsecure to go without")
+var errPlain = errors.New("is not on loopback: use WithTLS, or WithInsecure to go without")
 
 // connect makes the connection to one address, without connecting yet.
 func (c *Client) connect(address string) (*grpc.ClientConn, error) {
-	if _, _, err := net.SplitHostPort(address); err != nil {
+	if err := checkEndpoint(address); err != nil {
 		return nil, err
 	}
 	transport := insecure.NewCredentials()

@@ -22,5 +22,5 @@ func ExampleDial() {
 	fmt.Println(err)
 	// Output:
 	// <nil>
-	// client: endpoint "10.0.0.1:7420": it is not on loopback: use WithTLS, or WithInsecure to go without
+	// client: endpoint "10.0.0.1:7420" is not on loopback: use WithTLS, or WithInsecure to go without
 }

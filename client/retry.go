@@ -95,8 +95,14 @@ func invoke[A any](ctx context.Context, c *Client, op operation,
 	// over is what to say when no try is left.
 	over := func() (answer[A], error) {
 		e := &Error{Call: op.name, Code: codes.Unavailable, Message: "no node was asked"}
-		if last != nil {
+		switch {
+		case last != nil:
 			*e = *last
+		case bounded.Err() != nil:
+			*e = Error{Call: op.name, Code: codes.DeadlineExceeded, Message: "the time for the call was over before a node was asked"}
+			if errors.Is(ctx.Err(), context.Canceled) {
+				*e = Error{Call: op.name, Code: codes.Canceled, Message: "the call was cancelled before a node was asked"}
+			}
 		}
 		e.MaybeApplied = doubt
 		if e.ended = ctx.Err(); e.ended == nil && bounded.Err() == nil {

@@ -2,7 +2,6 @@ package client
 
 import (
 	"math/rand/v2"
-	"net"
 	"strconv"
 	"sync"
 	"time"
@@ -172,7 +171,7 @@ func (r *router) learn(header metadata.MD) {
 	if !ok || len(told) != 1 {
 		return
 	}
-	if _, _, err := net.SplitHostPort(told[0]); err != nil {
+	if checkEndpoint(told[0]) != nil {
 		return
 	}
 	if r.nodes[told[0]] == nil && (r.endpointsOnly || !r.room()) {

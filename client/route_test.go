@@ -1,11 +1,15 @@
 package client
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 )
@@ -155,6 +159,73 @@ func TestDialRefuses(t *testing.T) {
 		}
 		c.router.mu.Unlock()
 		_ = c.Close()
+	}
+}
+
+// What nobody could connect to is refused at once, with the endpoint and what it must be.
+func TestDialRefusesImpossibleEndpoints(t *testing.T) {
+	for endpoint, want := range map[string]string{
+		"":                              `client: endpoint "" is not host:port: missing port in address`,
+		"host":                          "is not host:port: missing port in address",
+		"a:b:c":                         "is not host:port: too many colons in address",
+		"::1:7420":                      "is not host:port: too many colons in address",
+		"host:":                         `client: endpoint "host:" has no port`,
+		"host:0":                        "has the port 0, it must be from 1 to 65535",
+		"host:65536":                    "has the port 65536, it must be from 1 to 65535",
+		"host:99999999999999999999":     "it must be from 1 to 65535",
+		"host:-1":                       `has the port "-1", it must be a number from 1 to 65535`,
+		"host:+1":                       `has the port "+1", it must be a number from 1 to 65535`,
+		"host:http":                     `has the port "http", it must be a number from 1 to 65535`,
+		"host: 1":                       "it must be a number from 1 to 65535",
+		":7420":                         "has no host; this machine itself is 127.0.0.1 or [::1]",
+		"a b:1":                         `has ' ' in its host, which is no part of a name or an IP address`,
+		" a:1":                          `has ' ' in its host`,
+		"a\n:1":                         `has '\n' in its host`,
+		"[fe80::1%eth0]:1":              `has '%' in its host`,
+		"user@host:1":                   `has '@' in its host`,
+		"a,b:1":                         `has ',' in its host`,
+		strings.Repeat("h", 256) + ":1": "has a host of 256 bytes, the limit is 255",
+	} {
+		for _, others := range [][]string{nil, {"127.0.0.1:1"}} {
+			if c, err := Dial(append(others, endpoint), WithInsecure()); err == nil || c != nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%q: %v, want %q", endpoint, err, want)
+			}
+		}
+	}
+	for _, endpoint := range []string{
+		"127.0.0.1:1", "[::1]:65535", "[fe80::1]:7420", "a-b_c.example.:7420", "7:7", "b\u00fccher.example:7420",
+	} {
+		c, err := Dial([]string{endpoint}, WithInsecure())
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		_ = c.Close()
+	}
+}
+
+// A call whose time is over before a node was asked says so, and that nothing was done.
+func TestACallWithoutTime(t *testing.T) {
+	c, err := Dial([]string{"127.0.0.1:1"}, WithCallTimeout(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, test := range []struct {
+		ctx  context.Context
+		code codes.Code
+		want string
+	}{
+		{t.Context(), codes.DeadlineExceeded, "the time for the call was over before a node was asked"},
+		{cancelled, codes.Canceled, "the call was cancelled before a node was asked"},
+	} {
+		_, err := c.Get(test.ctx, Identity{Key: "k"})
+		var failed *Error
+		if !errors.As(err, &failed) || failed.Code != test.code || failed.Message != test.want || failed.MaybeApplied || !errors.Is(err, ErrUnavailable) {
+			t.Errorf("got %v, want %v %q", err, test.code, test.want)
+		}
 	}
 }
 
