@@ -2,6 +2,8 @@ package rpc
 
 import (
 	"context"
+	"fmt"
+	"slices"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/internal/reason"
@@ -40,6 +42,9 @@ func (s *adminService) ReplaceMember(ctx context.Context, request *coordinatorv1
 		}
 		return s.replaceIn(ctx, number, request.GetNodeId())
 	}
+	if err := s.checkOthers(ctx); err != nil {
+		return nil, err
+	}
 	newcomer, err := s.membership.Newcomer(ctx, request.GetNodeId())
 	if err != nil {
 		return nil, s.fault(err)
@@ -55,6 +60,17 @@ func (s *adminService) ReplaceMember(ctx context.Context, request *coordinatorv1
 		response.Shards = append(response.Shards, one.GetShards()...)
 	}
 	return response, nil
+}
+
+// checkOthers refuses where this node is the only member, whatever is named: what a lost one
+// had stored comes from the others.
+func (s *adminService) checkOthers(ctx context.Context) error {
+	self, members := s.cluster.NodeID(), s.cluster.Members(ctx)
+	if len(members) == 0 || slices.ContainsFunc(members, func(m Member) bool { return m.NodeID != self }) {
+		return nil
+	}
+	return InvalidNode(fmt.Sprintf("cannot be replaced: %s is the only member of this cluster, and no other has its records. "+
+		"Keep it on its data directory; if that is lost, so are the records: start it with an empty one, which makes a new cluster", self))
 }
 
 // replaceIn replaces in one shard, wherever that is led.
