@@ -23,10 +23,19 @@ const (
 
 const benchLong = `Measure the cluster with calls of this program's own: so many callers that each wait for
 their answer before they send the next call. It ends with --duration or --count, whichever
-comes first, and on SIGINT, and shows what it has by then.
+comes first, and on SIGINT, and shows what it has by then. Calls that are under way then
+have --timeout to be answered. What a storm commits first is a part of --duration; one that
+does not get beyond it, or is interrupted there, ends with 1.
+
+If any call failed the exit code is not 0: that of the failures where they are of one
+kind, such as 8 if no answer came, and otherwise 1. The result is shown all the same, with
+how many failed for which reason; an interrupted one without failures ends with 0. Should a
+storm be granted a key that it has committed, it ends at once with ADMITTED_TWICE and 1: the
+coordinator has broken its promise.
 
 The keys are under an operation that is drawn for the run, so that no other key can be
-met. They count against the quota of their namespace, and are forgotten after --ttl.
+met. They count against the quota of their namespace, and are forgotten after --ttl; what
+a storm commits first is, after --ttl, --duration, --timeout and a minute.
 
 It is load: what else the cluster does gets slower meanwhile.`
 
@@ -63,7 +72,7 @@ func (c *control) bench() *cobra.Command {
 			func(b *benchRun) benchJob { return b.pair }),
 		c.benchmark("storm", "Reserve keys that are committed: all calls are refused duplicates",
 			`  coordctl bench storm --callers 64 --keys 1`,
-			"how many keys are committed first", 1,
+			"how many keys are committed first, within --duration", 1,
 			func(b *benchRun) benchJob { return b.duplicate }),
 	)
 	for _, each := range command.Commands() {
@@ -96,7 +105,7 @@ func (c *control) benchmark(name, short, example, keysHelp string, keys int, job
 	flags := command.Flags()
 	flags.StringVar(&f.namespace, "namespace", "", `the tenant (default "default")`)
 	flags.IntVar(&f.callers, "callers", 16, fmt.Sprintf("how many callers there are, 1 to %d", benchCallersMax))
-	flags.DurationVar(&f.duration, "duration", 10*time.Second, fmt.Sprintf("how long it takes at most, up to %v", benchDurationMax))
+	flags.DurationVar(&f.duration, "duration", 10*time.Second, fmt.Sprintf("how long it takes at most, what is committed first included, up to %v", benchDurationMax))
 	flags.Int64Var(&f.count, "count", 1_000_000, fmt.Sprintf("how often it is done at most, 1 to %d", benchCountMax))
 	flags.IntVar(&f.keys, "keys", keys, keysHelp)
 	flags.DurationVar(&f.ttl, "ttl", time.Minute, fmt.Sprintf("how long reservations hold, and what is committed is kept, %v to %v", benchTTLMin, benchTTLMax))

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/atmostonce/coordinator/client"
 	"github.com/atmostonce/coordinator/internal/reason"
 )
@@ -47,7 +49,8 @@ type benchRun struct {
 
 	mu     sync.Mutex
 	failed map[string]uint64 // by reason
-	first  error             // of the failures
+	first  error             // of the failures, a breach before all others
+	exit   int               // of the failures: their own where they are of one kind
 }
 
 func (c *control) newBenchRun(name string, f *benchFlags, options []client.DialOption) (*benchRun, error) {
@@ -109,15 +112,20 @@ func (b *benchRun) pair(ctx context.Context) error {
 }
 
 // errGranted reports a key that is committed and was given out again, or forgotten.
-var errGranted = errors.New("a key that was committed was granted")
+var errGranted = errors.New("a key that was committed is granted again")
 
-// duplicate reserves a key that is committed.
+// admittedTwice is the reason of errGranted: no server gives it.
+const admittedTwice = "ADMITTED_TWICE"
+
+// duplicate reserves a key that is committed. That another attempt has it, or had it, is as
+// bad as to get it.
 func (b *benchRun) duplicate(ctx context.Context) error {
 	began := time.Now()
-	_, err := b.client.Reserve(ctx, b.key(), b.options...)
+	id := b.key()
+	_, err := b.client.Reserve(ctx, id, b.options...)
 	switch {
-	case err == nil:
-		return errGranted
+	case err == nil || errors.Is(err, client.ErrPending) || errors.Is(err, client.ErrInDoubt):
+		return fmt.Errorf("%w: %s", errGranted, id.Key)
 	case !errors.Is(err, client.ErrCommitted):
 		return err
 	}
@@ -125,21 +133,49 @@ func (b *benchRun) duplicate(ctx context.Context) error {
 	return nil
 }
 
-// commitAll commits the keys of a storm, for longer than it takes.
+// retentionMax is the longest time that a record may be kept.
+const retentionMax = 30 * 24 * time.Hour
+
+// commitAll commits the keys of a storm, for longer than the storm and its last call take. It
+// ends with the context, and the calls that are under way then are given up: nobody else
+// asks for their keys.
 func (b *benchRun) commitAll(ctx context.Context) error {
-	keep := client.WithRetention(b.flags.ttl + b.flags.duration + time.Minute)
-	return b.each(ctx, int64(b.flags.keys), func(ctx context.Context, i int64) error {
+	least := b.flags.ttl + b.flags.duration + time.Minute
+	keep := client.WithRetention(least + min(b.timeout, retentionMax-least))
+	var committed atomic.Int64
+	err := b.each(ctx, int64(b.flags.keys), func(ctx context.Context, i int64) error {
 		id := b.identity
 		id.Key = numbered(int(i))
 		reservation, err := b.client.Reserve(ctx, id, append(b.options[:len(b.options):len(b.options)], keep)...)
-		if err != nil {
-			return err
+		if err == nil {
+			err = reservation.Commit(ctx, b.response)
 		}
-		return reservation.Commit(ctx, b.response)
+		if err == nil {
+			committed.Add(1)
+		}
+		return err
 	})
+	if err == nil {
+		return nil
+	}
+	sofar := fmt.Sprintf("when %d of %d keys were committed", committed.Load(), b.flags.keys)
+	switch {
+	case errors.Is(ctx.Err(), context.Canceled):
+		return localError{err: fmt.Errorf("interrupted %s", sofar)}
+	case errors.Is(err, context.DeadlineExceeded):
+		text := fmt.Sprintf("the time of --duration (%v) was over %s", b.flags.duration, sofar)
+		if failure := b.words.failure(err); failure.Code == codes.Unavailable {
+			text += ": " + failure.Message
+		}
+		return localError{err: errors.New(text)}
+	}
+	failure := b.words.failure(err)
+	failure.Message += ", " + sofar
+	return callError{failure: failure, told: true}
 }
 
-// each does something so many times, shared by the callers, until it fails.
+// each does something so many times, shared by the callers, until it fails or the context
+// ends.
 func (b *benchRun) each(ctx context.Context, times int64, do func(context.Context, int64) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -158,26 +194,31 @@ func (b *benchRun) each(ctx context.Context, times int64, do func(context.Contex
 	return context.Cause(ctx)
 }
 
-// run lets the callers work and shows what came of it.
+// run lets the callers work and shows what came of it. All of it, what is committed first
+// included, ends by the duration.
 func (b *benchRun) run(ctx context.Context, job benchJob, prepares bool) error {
+	ends, stop := context.WithTimeout(ctx, b.flags.duration)
+	defer stop()
 	if prepares {
-		if err := b.commitAll(ctx); err != nil {
-			return callError{failure: b.words.failure(err)}
+		if err := b.commitAll(ends); err != nil {
+			return err
 		}
 	}
 	// A call that has begun is not cut off: its caller would not know what it came to.
 	// It has the time that every call has.
 	calls, hurry := context.WithCancel(context.WithoutCancel(ctx))
 	defer hurry()
-	ends, stop := context.WithTimeout(ctx, b.flags.duration)
-	defer stop()
 	began := time.Now()
 	var work sync.WaitGroup
 	for range b.flags.callers {
 		work.Go(func() {
 			for ends.Err() == nil && b.begun.Add(1) <= b.flags.count {
-				if err := job(calls); err != nil {
+				err := job(calls)
+				if err != nil {
 					b.fail(err)
+				}
+				if errors.Is(err, errGranted) {
+					stop() // nothing is worth measuring any more
 				}
 			}
 		})
@@ -218,14 +259,29 @@ func (b *benchRun) watch(ends context.Context, done <-chan struct{}, began time.
 }
 
 func (b *benchRun) fail(err error) {
-	failure := b.words.failure(err)
+	failure := b.failure(err)
 	name := cmp.Or(string(failure.Reason), reason.CodeName(failure.Code))
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.failed[name]++
-	if b.first == nil {
+	if b.first == nil || errors.Is(err, errGranted) && !errors.Is(b.first, errGranted) {
 		b.first = err
 	}
+	if b.exit = cmp.Or(b.exit, failure.ExitCode); b.exit != failure.ExitCode {
+		b.exit = reason.ExitFailure
+	}
+}
+
+// failure is what a failed job is called.
+func (b *benchRun) failure(err error) reason.Failure {
+	if errors.Is(err, errGranted) {
+		return reason.Failure{
+			Reason: admittedTwice, Code: codes.DataLoss, ExitCode: reason.ExitFailure, Applied: reason.No,
+			Message: fmt.Sprintf("the coordinator broke its promise never to admit twice: %v, under operation %q. "+
+				"Unless somebody has purged it meanwhile: stop the nodes, keep their data directories, and report it", err, b.identity.Operation),
+		}
+	}
+	return b.words.failure(err)
 }
 
 func (b *benchRun) failures() (total uint64) {
@@ -264,7 +320,8 @@ type benchErrorJSON struct {
 	Count  uint64 `json:"count"`
 }
 
-// showResult shows what was done. Where nothing was that is a failure: the first one.
+// showResult shows what was done, and fails where something has failed: it says so behind
+// the result, or instead of one where nothing was done.
 func (b *benchRun) showResult(took time.Duration, interrupted bool) error {
 	shown := benchJSON{
 		Benchmark: b.name, Namespace: cmp.Or(b.identity.Namespace, "default"), Operation: b.identity.Operation,
@@ -287,20 +344,34 @@ func (b *benchRun) showResult(took time.Duration, interrupted bool) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(shown.Calls) == 0 {
-		if b.first != nil {
-			return callError{failure: b.words.failure(b.first)}
-		}
+	switch {
+	case len(shown.Calls) > 0:
+	case b.first != nil:
+		return callError{failure: b.failure(b.first), exit: b.exit, told: true}
+	case interrupted:
 		return localError{err: errors.New("interrupted before anything was done")}
+	default:
+		return localError{err: fmt.Errorf("the time of --duration (%v) was over before anything was measured", b.flags.duration)}
 	}
-	var failures [][]string
+	var (
+		failures [][]string
+		failed   uint64
+	)
 	for _, name := range slices.Sorted(maps.Keys(b.failed)) {
 		shown.Errors = append(shown.Errors, benchErrorJSON{name, b.failed[name]})
 		failures = append(failures, []string{name, fmt.Sprint(b.failed[name])})
+		failed += b.failed[name]
 	}
 	err := b.showTable(shown, []string{"CALL", "COUNT", "A SECOND", "P50", "P95", "P99", "MAX"}, rows)
-	if err != nil || len(failures) == 0 || b.output == "json" {
+	if err == nil && failed > 0 && b.output != "json" {
+		err = b.wrote(writeTable(b.stdout, []string{"FAILED", "COUNT"}, failures))
+	}
+	if err != nil || failed == 0 {
 		return err
 	}
-	return b.wrote(writeTable(b.stdout, []string{"FAILED", "COUNT"}, failures))
+	failure := b.failure(b.first)
+	if failure.Reason != admittedTwice {
+		failure.Message = fmt.Sprintf("%d of %d failed, the first of them so: %s", failed, min(b.begun.Load(), b.flags.count), failure.Message)
+	}
+	return callError{failure: failure, exit: b.exit, told: true}
 }

@@ -4,16 +4,21 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"pgregory.net/rapid"
 
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/internal/reason"
 )
 
@@ -68,7 +73,7 @@ func bench(t *testing.T, ctx context.Context, arguments ...string) (benchJSON, i
 	outside := world{stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr, environment: os.Environ()}
 	code := run(ctx, outside, append([]string{"bench", "-o", "json"}, arguments...))
 	var shown benchJSON
-	if code == reason.ExitDone {
+	if stdout.Len() > 0 {
 		if err := json.Unmarshal(stdout.Bytes(), &shown); err != nil {
 			t.Fatalf("%v: %s", err, stdout.String())
 		}
@@ -146,6 +151,136 @@ func TestBenchOfNobody(t *testing.T) {
 			t.Errorf("%s: exit code %d: %s", name, code, said)
 		}
 	}
+}
+
+// grantedFor is a grant that holds.
+func grantedFor(int) (*coordinatorv1.ReserveResponse, error) {
+	return &coordinatorv1.ReserveResponse{Outcome: &coordinatorv1.ReserveResponse_Granted{Granted: &coordinatorv1.Granted{
+		Token: "T", Fence: 1, Attempt: 1, Remaining: durationpb.New(time.Minute),
+	}}}, nil
+}
+
+// TestBenchFailsWhereCallsFailed has a benchmark say in its exit code that calls failed, behind
+// the result.
+func TestBenchFailsWhereCallsFailed(t *testing.T) {
+	leakless(t)
+	s := &stub{}
+	address := serve(t, s)
+	denied, full := reason.Error(reason.PermissionDenied, ""), reason.Error(reason.StorageFull, "")
+	for _, test := range []struct {
+		name    string
+		reserve func(int) (*coordinatorv1.ReserveResponse, error)
+		commit  error
+		exit    int
+		said    string
+		errors  map[string]uint64
+	}{
+		{"one of ten", func(call int) (*coordinatorv1.ReserveResponse, error) {
+			if call == 4 {
+				return nil, denied
+			}
+			return grantedFor(call)
+		}, nil, reason.ExitNotAllowed, "1 of 10 failed, the first of them so: ", map[string]uint64{"PERMISSION_DENIED": 1}},
+		{"for two reasons", func(call int) (*coordinatorv1.ReserveResponse, error) {
+			switch call {
+			case 4:
+				return nil, denied
+			case 5:
+				return nil, full
+			}
+			return grantedFor(call)
+		}, nil, reason.ExitFailure, "2 of 10 failed", map[string]uint64{"PERMISSION_DENIED": 1, "STORAGE_FULL": 1}},
+		{"every commit", grantedFor, reason.Error(reason.CommitConflict, ""), reason.ExitNotOwner, "10 of 10 failed", map[string]uint64{"COMMIT_CONFLICT": 10}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s.mu.Lock()
+			s.reserve, s.requests, s.commit = test.reserve, nil, func() error { return test.commit }
+			s.mu.Unlock()
+			shown, code, said := bench(t, t.Context(), "pairs", "--endpoints", address, "--count", "10", "--callers", "1", "--no-progress")
+			if code != test.exit || !strings.Contains(said, test.said) {
+				t.Errorf("exit code %d, not %d: %s", code, test.exit, said)
+			}
+			got := map[string]uint64{}
+			for _, one := range shown.Errors {
+				got[one.Reason] = one.Count
+			}
+			if countOf(shown, benchReserve) == 0 || !maps.Equal(got, test.errors) {
+				t.Errorf("%+v", shown)
+			}
+		})
+	}
+}
+
+// TestBenchFindsABreach has a storm meet a coordinator that grants a committed key again, or has
+// granted it to another.
+func TestBenchFindsABreach(t *testing.T) {
+	leakless(t)
+	s := &stub{}
+	address := serve(t, s)
+	refused := &coordinatorv1.ReserveResponse{Outcome: &coordinatorv1.ReserveResponse_Committed{Committed: &coordinatorv1.Committed{}}}
+	for name, broken := range map[string]*coordinatorv1.ReserveResponse{
+		"granted":  nil,
+		"pending":  {Outcome: &coordinatorv1.ReserveResponse_Pending{Pending: &coordinatorv1.Pending{RetryAfter: durationpb.New(time.Second)}}},
+		"in doubt": {Outcome: &coordinatorv1.ReserveResponse_InDoubt{InDoubt: &coordinatorv1.InDoubt{}}},
+	} {
+		for _, after := range []int{1, 5} {
+			t.Run(fmt.Sprintf("%s after %d", name, after), func(t *testing.T) {
+				s.mu.Lock()
+				s.requests, s.commit = nil, func() error { return nil }
+				s.reserve = func(call int) (*coordinatorv1.ReserveResponse, error) {
+					switch {
+					case call == 1: // what the storm commits
+						return grantedFor(call)
+					case call <= after || call > after+1:
+						return refused, nil
+					case broken == nil:
+						return grantedFor(call)
+					}
+					return broken, nil
+				}
+				s.mu.Unlock()
+				shown, code, said := bench(t, t.Context(), "storm", "--endpoints", address, "--count", "1000000", "--callers", "1", "--duration", "1m", "--no-progress")
+				if code != reason.ExitFailure || !strings.Contains(said, `"reason":"ADMITTED_TWICE"`) || !strings.Contains(said, "broke its promise") {
+					t.Errorf("exit code %d: %s", code, said)
+				}
+				if got := countOf(shown, benchRefused); got != uint64(after-1) {
+					t.Errorf("it went on: %+v", shown)
+				}
+			})
+		}
+	}
+}
+
+// TestBenchPreparesWithinItsTime ends what a storm commits first.
+func TestBenchPreparesWithinItsTime(t *testing.T) {
+	address := startNode(t)
+	t.Run("by its time", func(t *testing.T) {
+		_, code, said := bench(t, t.Context(), "storm", "--endpoints", address, "--keys", "1000000", "--duration", "500ms")
+		if code != reason.ExitFailure || !committedSoFar(said, `the time of --duration \(500ms\) was over when (\d+) of 1000000 keys were committed`) {
+			t.Errorf("exit code %d: %s", code, said)
+		}
+	})
+	t.Run("by a signal", func(t *testing.T) {
+		ctx, interrupt := context.WithCancel(t.Context())
+		time.AfterFunc(500*time.Millisecond, interrupt)
+		_, code, said := bench(t, ctx, "storm", "--endpoints", address, "--keys", "1000000", "--duration", "1h")
+		if code != reason.ExitFailure || !committedSoFar(said, `interrupted when (\d+) of 1000000 keys were committed`) {
+			t.Errorf("exit code %d: %s", code, said)
+		}
+	})
+	t.Run("where nobody is", func(t *testing.T) {
+		_, code, said := bench(t, t.Context(), "storm", "--endpoints", "127.0.0.1:1", "--duration", "300ms")
+		want := "the time of --duration (300ms) was over when 0 of 1 keys were committed: cannot connect to 127.0.0.1:1: connection refused"
+		if code != reason.ExitFailure || !strings.Contains(said, want) {
+			t.Errorf("exit code %d: %s", code, said)
+		}
+	})
+}
+
+// committedSoFar reports whether it was said that some keys were committed, and not all.
+func committedSoFar(said, pattern string) bool {
+	found := regexp.MustCompile(pattern).FindStringSubmatch(said)
+	return found != nil && found[1] != "0" && found[1] != "1000000"
 }
 
 func TestBenchRefusesFlags(t *testing.T) {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -33,6 +34,7 @@ const (
 type connection struct {
 	endpoint    string
 	undialed    atomic.Pointer[error] // why it was not connected to, the last time
+	dialed      atomic.Bool           // whether it was, the last time
 	grpc        *grpc.ClientConn
 	coordinator coordinatorv1.CoordinatorServiceClient
 	admin       coordinatorv1.AdminServiceClient
@@ -73,6 +75,7 @@ func (c *control) connect(i int) (*connection, error) {
 // people.
 func (c *connection) dial(ctx context.Context, address string) (net.Conn, error) {
 	opened, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	c.dialed.Store(err == nil)
 	if err != nil {
 		c.undialed.Store(&err)
 		return nil, err
@@ -82,8 +85,9 @@ func (c *connection) dial(ctx context.Context, address string) (net.Conn, error)
 }
 
 // inWords says in one line what a failure is that no server has named. sent says that
-// the call may have reached the node.
-func (c *connection) inWords(failure reason.Failure, sent bool) string {
+// the call may have reached the node, bound is which time it has.
+func (c *connection) inWords(failure reason.Failure, sent bool, bound string) string {
+	over := failure.Code == codes.DeadlineExceeded
 	switch failure.Code {
 	case codes.Canceled:
 		return "interrupted before there was an answer"
@@ -92,13 +96,19 @@ func (c *connection) inWords(failure reason.Failure, sent bool) string {
 		return failure.Message // said by whoever answered
 	}
 	switch {
-	case sent && failure.Code == codes.DeadlineExceeded:
-		return c.endpoint + " did not answer in time"
+	case sent && over:
+		return bound + " was over before " + c.endpoint + " answered"
 	case sent:
 		return "the connection to " + c.endpoint + " broke before there was an answer"
 	}
 	if why := c.undialed.Load(); why != nil {
 		return "cannot connect to " + c.endpoint + ": " + rootCause(*why)
+	}
+	switch {
+	case over && c.dialed.Load():
+		return bound + " was over before " + c.endpoint + " answered, or it is not a coordinator"
+	case over:
+		return bound + " was over before " + c.endpoint + " was connected to"
 	}
 	return c.endpoint + " is not a coordinator that answers"
 }
@@ -185,7 +195,7 @@ func callEndpoints[A any](ctx context.Context, c *control, timeout time.Duration
 			if to.Addr == nil {
 				failure.Applied = reason.No
 			}
-			failure.Message = connection.inWords(failure, to.Addr != nil)
+			failure.Message = connection.inWords(failure, to.Addr != nil, c.boundOf(timeout))
 		}
 		if c.looks {
 			failure.Applied = reason.No
@@ -206,6 +216,15 @@ func callEndpoints[A any](ctx context.Context, c *control, timeout time.Duration
 			pause = min(2*pause, backoffMax)
 		}
 	}
+}
+
+// boundOf says which time a call has.
+func (c *control) boundOf(timeout time.Duration) string {
+	flags := "--timeout"
+	if c.waits {
+		flags += " and --wait"
+	}
+	return fmt.Sprintf("the time of %s (%v)", flags, timeout)
 }
 
 // graver returns the failure to report of two that followed each other: the one that

@@ -25,13 +25,15 @@ import (
 	"github.com/atmostonce/coordinator/internal/reason"
 )
 
-// stub answers Reserve, page after page of records, a status, and nothing else.
+// stub answers Reserve, page after page of records, a status, and nothing else; and Commit
+// where it is told how.
 type stub struct {
 	coordinatorv1.UnimplementedCoordinatorServiceServer
 	coordinatorv1.UnimplementedAdminServiceServer
 
 	mu       sync.Mutex
 	reserve  func(call int) (*coordinatorv1.ReserveResponse, error)
+	commit   func() error // nil: in doubt
 	requests []*coordinatorv1.ReserveRequest
 	pages    int
 	problems []string
@@ -404,7 +406,7 @@ func TestConnectionsThatFailAreToldInWords(t *testing.T) {
 
 	for endpoint, want := range map[string]string{
 		closed.Addr().String():  "cannot connect to " + closed.Addr().String() + ": connection refused",
-		silent.Addr().String():  silent.Addr().String() + " is not a coordinator that answers",
+		silent.Addr().String():  "the time of --timeout (400ms) was over before " + silent.Addr().String() + " answered, or it is not a coordinator",
 		foreign.Addr().String(): foreign.Addr().String() + " is not a coordinator that answers",
 		breaking:                "the connection to " + breaking + " broke before there was an answer",
 	} {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -161,6 +162,11 @@ type recorded struct {
 	pieces  []piece
 	leftOut int64
 	omitted bool
+}
+
+// ofRun reports whether a response was recorded by a run.
+func ofRun(r client.Response) bool {
+	return slices.ContainsFunc(r.Headers, func(h client.Header) bool { return h.Name == headerRun })
 }
 
 // decodeRun reads what was recorded. A response without a header of ours was given by hand,

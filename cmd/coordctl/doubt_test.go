@@ -14,8 +14,13 @@ import (
 	"github.com/atmostonce/coordinator/internal/reason"
 )
 
-// Commit and Get of the stub leave a doubt.
+// Commit and Get of the stub leave a doubt, unless it is told otherwise.
 func (s *stub) Commit(context.Context, *coordinatorv1.CommitRequest) (*coordinatorv1.CommitResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.commit != nil {
+		return &coordinatorv1.CommitResponse{}, s.commit()
+	}
 	return nil, reason.Error(reason.DeadlineExceeded, "")
 }
 
@@ -61,6 +66,17 @@ func TestADoubtSaysWhatToDo(t *testing.T) {
 		if err := json.Unmarshal([]byte(stderr), &shown); err != nil || shown["error"].Applied != test.applied {
 			t.Errorf("%s: %q (%v), want applied %q", test.arguments, stderr, err, test.applied)
 		}
+	}
+}
+
+// A run whose key is another's says whose it may be where it cannot look.
+func TestAMismatchThatCannotBeLookedAt(t *testing.T) {
+	leakless(t)
+	address := serve(t, &stub{reserve: failed(reason.Error(reason.FingerprintMismatch, ""))})
+	const want = "coordctl: FINGERPRINT_MISMATCH: the key was used with another command, or not by coordctl run; the command was not started\n"
+	code, _, stderr := command(t, "--endpoints", address, "--timeout", "200ms", "run", "--key", "k", "--", "false")
+	if code != exitOfRun+reason.ExitFingerprintMismatch || stderr != want {
+		t.Errorf("exit code %d, %q, want %q", code, stderr, want)
 	}
 }
 

@@ -22,7 +22,12 @@ func (c *control) extend() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "extend KEY --token T",
 		Short: "Ask for more time",
-		Args:  oneKey,
+		Long: `Ask for more time: the reservation ends --pending-ttl from now on, and never earlier than
+it did. A reservation can be held for 7 days in all (extend-span of the nodes).
+
+Exit code 7 means that it is not held any more: stop what is done under it. Without an
+answer (8) it ends when it would have ended.`,
+		Args: oneKey,
 		RunE: func(command *cobra.Command, arguments []string) error {
 			if err := required(command, "token"); err != nil {
 				return err

@@ -14,7 +14,12 @@ func (c *control) get() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "get KEY",
 		Short: "Show a record, with the revision that resolve and purge name",
-		Args:  oneKey,
+		Long: `Show a record, with the revision that resolve and purge name. It changes nothing.
+
+A key that was never used, or whose time is over, has no record: RESERVATION_NOT_FOUND,
+exit code 7. Nor is there one under another --namespace, --principal or --operation than
+the key was reserved under.`,
+		Args: oneKey,
 		RunE: func(command *cobra.Command, arguments []string) error {
 			request := &coordinatorv1.GetRequest{Identity: identity.identity(arguments[0]), IncludeBody: body}
 			answer, err := callCoordinator(command.Context(), c, c.timeout,

@@ -43,7 +43,8 @@ line is one record; a table is aligned page by page. --timeout is for each page.
 	flags := command.Flags()
 	flags.StringVar(&namespace, "namespace", "", "only of this namespace (default: of every)")
 	flags.StringVar(&state, "state", "", "only in this state: pending, lapsed, in_doubt, committed or released (default: in every)")
-	flags.StringVar(&operation, "operation", "", "only of this operation (default: of every)")
+	flags.StringVar(&operation, "operation", "", "only of this operation; '' for those with none (default: of every)")
+	mayBeEmpty(flags, "operation")
 	flags.Uint64Var(&limit, "limit", 0, "how many at most (default 0: all)")
 	return command
 }

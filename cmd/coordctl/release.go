@@ -47,5 +47,6 @@ reservation lapse.`,
 	identity.add(command)
 	command.Flags().StringVar(&token, "token", "", "the token of the grant (required)")
 	command.Flags().StringVar(&why, "reason", "", "why nothing happened; the next owner is told")
+	mayBeEmpty(command.Flags(), "reason")
 	return command
 }

@@ -27,7 +27,8 @@ func (c *control) replaceMember() *cobra.Command {
 Start the node with an empty data directory first, under its old name: it says that
 it is not a member, and waits. Then, with --endpoints naming nodes that kept theirs,
 in every shard the incarnation that was lost is removed and the new one is added; its
-records come from the others. May be run again until it succeeds.
+records come from the others. May be run again until it succeeds. It has a minute
+unless --timeout says otherwise, and changes one shard after the other.
 
 What the lost incarnation stored is given up: never start it again.`,
 		Args: func(_ *cobra.Command, arguments []string) error {

@@ -55,7 +55,12 @@ func (c *control) reserve() *cobra.Command {
 		Short: "Ask to be the one that is admitted",
 		Long: `Ask to be the one that is admitted. Exit code 0 admits, and nothing else does.
 
-The result of a grant holds the token that commit, release and extend need.`,
+The result of a grant holds the token that commit, release and extend need. They and get
+find the record by KEY, --namespace, --principal and --operation together: give each of
+them as it was given here. The same KEY under another --operation is another record.
+
+A fingerprint, such as a hash of the request, makes the reuse of a key for another request
+exit 6. It is compared whatever became of the key, until it is released or forgotten.`,
 		Example: `  token=$(coordctl reserve KEY --token-only) &&
       do-the-work &&
       coordctl commit KEY --token "$token" --code 200`,
@@ -95,6 +100,7 @@ The result of a grant holds the token that commit, release and extend need.`,
 }
 
 func (c *control) runReserve(ctx context.Context, request *coordinatorv1.ReserveRequest, wait time.Duration, tokenOnly bool) error {
+	c.waits = wait > 0
 	answer, err := callCoordinator(ctx, c, c.timeout+max(0, wait),
 		coordinatorv1.CoordinatorServiceClient.Reserve, request)
 	if err != nil {

@@ -28,6 +28,9 @@ func (c *control) resolve() *cobra.Command {
 --applied says that the attempt did act; the response flags say how it ended.
 --not-applied says that it did not act and can no longer act. --revision is the one
 that get showed: what has changed since is not settled.`,
+		Example: `  coordctl get KEY                                     # in doubt, its owner, its revision
+  coordctl resolve KEY --revision 12 --applied --code 201 --note "it is in the books"
+  coordctl resolve KEY --revision 12 --not-applied --note "the machine had no network"`,
 		Args: oneKey,
 		RunE: func(command *cobra.Command, arguments []string) error {
 			if err := required(command, "revision"); err != nil {
@@ -68,5 +71,6 @@ that get showed: what has changed since is not settled.`,
 	flags.BoolVar(&applied, "applied", false, "the attempt did act")
 	flags.BoolVar(&notApplied, "not-applied", false, "the attempt did not act and can no longer act")
 	flags.StringVar(&note, "note", "", "how that is known")
+	mayBeEmpty(flags, "note")
 	return command
 }

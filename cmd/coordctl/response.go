@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/net/http/httpguts"
 	"google.golang.org/grpc/codes"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
@@ -20,7 +22,7 @@ const bodyBytesMax = 1 << 20
 
 // responseFlags make up a response.
 type responseFlags struct {
-	code        uint32
+	code        responseCode
 	headers     []string
 	contentType string
 	body        string
@@ -31,12 +33,38 @@ var responseFlagNames = [...]string{"code", "header", "content-type", "body", "b
 
 func (f *responseFlags) add(command *cobra.Command) {
 	flags := command.Flags()
-	flags.Uint32Var(&f.code, "code", 0, "status of the response, 0 to 999")
+	flags.Var(&f.code, "code", fmt.Sprintf("what came of it, 0 to %d: a status of HTTP, an exit status, whatever its readers understand (default 0)", codeMax))
 	flags.StringArrayVar(&f.headers, "header", nil, "a header, 'Name: value'; may be repeated, the order is kept")
 	flags.StringVar(&f.contentType, "content-type", "", "media type of the body")
 	flags.StringVar(&f.body, "body", "", "the body")
 	flags.StringVar(&f.bodyFile, "body-file", "", "file with the body, - for stdin; instead of --body")
+	mayBeEmpty(flags, "content-type", "body")
 }
+
+// codeMax is the highest code that a response can have.
+const codeMax = 999
+
+// codeType is what the help text calls the value of --code.
+const codeType = "number"
+
+// responseCode is the value of --code.
+type responseCode uint32
+
+// Set implements pflag.Value.
+func (c *responseCode) Set(text string) error {
+	n, err := strconv.ParseUint(text, 10, 32)
+	if err != nil || n > codeMax {
+		return strconv.ErrRange
+	}
+	*c = responseCode(n)
+	return nil
+}
+
+// String implements pflag.Value.
+func (c *responseCode) String() string { return strconv.FormatUint(uint64(*c), 10) }
+
+// Type implements pflag.Value.
+func (*responseCode) Type() string { return codeType }
 
 // given returns the name of a response flag that was given, or "".
 func (f *responseFlags) given(command *cobra.Command) string {
@@ -49,13 +77,22 @@ func (f *responseFlags) given(command *cobra.Command) string {
 }
 
 func (f *responseFlags) response(c *control, command *cobra.Command) (*coordinatorv1.Response, error) {
-	response := &coordinatorv1.Response{Code: f.code, ContentType: f.contentType, Body: []byte(f.body)}
+	response := &coordinatorv1.Response{Code: uint32(f.code), ContentType: f.contentType, Body: []byte(f.body)}
 	for _, line := range f.headers {
 		name, value, found := strings.Cut(line, ":")
-		if !found || name == "" {
+		value = strings.TrimLeft(value, " \t")
+		switch {
+		case !found || name == "":
 			return nil, usagef("--header is %q, it must be 'Name: value'", line)
+		case !httpguts.ValidHeaderFieldName(name):
+			return nil, usagef("--header has the name %q, which may have letters, digits and !#$%%&'*+-.^_`|~ only", name)
+		case !httpguts.ValidHeaderFieldValue(value):
+			return nil, usagef("--header has for %s the value %q, which must have no CR, LF, NUL or other control character but the tab", name, value)
 		}
-		response.Headers = append(response.Headers, &coordinatorv1.Header{Name: name, Value: strings.TrimLeft(value, " \t")})
+		response.Headers = append(response.Headers, &coordinatorv1.Header{Name: name, Value: value})
+	}
+	if !httpguts.ValidHeaderFieldValue(f.contentType) {
+		return nil, usagef("--content-type is %q, it must have no CR, LF, NUL or other control character but the tab", f.contentType)
 	}
 	if !command.Flags().Changed("body-file") {
 		return response, nil

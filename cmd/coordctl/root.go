@@ -3,13 +3,13 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/atmostonce/coordinator/client"
 	"github.com/atmostonce/coordinator/internal/environment"
 	"github.com/atmostonce/coordinator/internal/version"
 )
@@ -18,6 +18,7 @@ const (
 	// environmentPrefix begins the name of every variable that is this program's.
 	environmentPrefix = "COORDCTL_"
 	endpointsVariable = environmentPrefix + "ENDPOINTS"
+	endpointsFlag     = "endpoints"
 	endpointsDefault  = "127.0.0.1:7420"
 	timeoutDefault    = 5 * time.Second
 )
@@ -49,7 +50,10 @@ a dash goes behind "--": coordctl get -- -x. For run it is --key=-x.
 A flag that takes one value may be given once. If a node cannot be reached, has no
 leader or loses an answer, the same call goes to the next of --endpoints, and round
 again until --timeout is over: a repetition is the same attempt, so nothing happens
-twice.`
+twice.
+
+There is no TLS and no authentication yet: it speaks in plain text, and --principal is
+taken at its word.`
 
 // control is one run of the program.
 type control struct {
@@ -63,6 +67,8 @@ type control struct {
 	exitOffset int
 	// looks says that the command changes nothing: none of its calls leaves a doubt.
 	looks bool
+	// waits says that --wait is a part of the time that a call has.
+	waits bool
 
 	connections []*connection
 }
@@ -78,7 +84,7 @@ func (c *control) root() *cobra.Command {
 		SilenceUsage:       true,
 		DisableSuggestions: true,
 		CompletionOptions:  cobra.CompletionOptions{DisableDefaultCmd: true},
-		PersistentPreRunE:  func(*cobra.Command, []string) error { return c.check() },
+		PersistentPreRunE:  func(command *cobra.Command, _ []string) error { return c.check(command) },
 		RunE: func(command *cobra.Command, _ []string) error {
 			return usagef("which command? `coordctl --help` lists them")
 		},
@@ -93,11 +99,11 @@ func (c *control) root() *cobra.Command {
 		endpoints = endpointsDefault
 	}
 	flags := root.PersistentFlags()
-	flags.StringSliceVar(&c.endpoints, "endpoints", strings.Split(endpoints, ","),
+	flags.StringSliceVar(&c.endpoints, endpointsFlag, strings.Split(endpoints, ","),
 		"client addresses of nodes, host:port,…; "+endpointsVariable+" sets the default")
 	flags.StringVarP(&c.output, "output", "o", "table", "how to show results: table or json")
 	flags.DurationVar(&c.timeout, "timeout", timeoutDefault,
-		"how long to try; a reserve with --wait has that on top, a listing has it for each page")
+		"how long to try; a reserve with --wait has that on top; a listing has it for each page, bench for each call")
 
 	runs := c.run()
 	runs.SetUsageTemplate(bare)
@@ -140,18 +146,23 @@ func flagError(command *cobra.Command, err error) error {
 		return usagef("%v", err)
 	}
 	flag := invalid.GetFlag()
-	if errors.Is(err, errGivenTwice) {
-		return usagef("--%s %v", flag.Name, errGivenTwice)
+	for _, ours := range []error{errGivenTwice, errEmpty} {
+		if errors.Is(err, ours) {
+			return usagef("--%s %v", flag.Name, ours)
+		}
 	}
 	wanted := map[string]string{
 		"duration": "a duration such as 100ms, 5m or 24h",
 		"uint32":   "a number from 0 to 4294967295",
 		"uint64":   "a number, 0 or more",
+		"int":      "a whole number",
+		"int64":    "a whole number",
+		codeType:   fmt.Sprintf("a number from 0 to %d", codeMax),
 		"bool":     "true or false",
 		"intSlice": "numbers such as 75,76",
 	}[flag.Value.Type()]
 	if wanted == "" {
-		wanted = "another one"
+		wanted = "of type " + flag.Value.Type()
 	}
 	return usagef("--%s is %q, it must be %s", flag.Name, invalid.GetValue(), wanted)
 }
@@ -178,7 +189,7 @@ func unknownFlag(command *cobra.Command, written string) error {
 }
 
 // check looks at the environment and at the flags that all commands have.
-func (c *control) check() error {
+func (c *control) check(command *cobra.Command) error {
 	if err := environment.Check(c.environment, environmentPrefix, []string{endpointsVariable}); err != nil {
 		return usageError{text: err.Error()}
 	}
@@ -189,24 +200,37 @@ func (c *control) check() error {
 		return usagef("--timeout is %v, it must be more than 0", c.timeout)
 	}
 	for i, endpoint := range c.endpoints {
-		endpoint = strings.TrimSpace(endpoint)
-		c.endpoints[i] = endpoint
-		if _, port, err := net.SplitHostPort(endpoint); err != nil || port == "" {
-			return usagef("--endpoints: %q is not host:port", endpoint)
-		}
+		c.endpoints[i] = strings.TrimSpace(endpoint)
+	}
+	from := "--" + endpointsFlag
+	if !command.Flags().Changed(endpointsFlag) && environment.Lookup(c.environment, endpointsVariable) != "" {
+		from = endpointsVariable
 	}
 	if len(c.endpoints) == 0 {
-		return usagef("--endpoints names no node")
+		return usagef("%s names no node", from)
 	}
-	return nil
+	return c.checkEndpoints(from)
+}
+
+// checkEndpoints asks the client, which connects to nothing before a call: it is the one that
+// knows what can be an endpoint.
+func (c *control) checkEndpoints(from string) error {
+	dialed, err := client.Dial(c.endpoints, client.WithInsecure())
+	if err != nil {
+		return usagef("%s: %s", from, strings.TrimPrefix(err.Error(), "client: "))
+	}
+	return dialed.Close()
 }
 
 // once makes each flag that takes one value refuse a second: the last of two
-// tokens would win silently otherwise.
+// tokens would win silently otherwise. It makes each text refuse to be empty, as what a
+// script makes of a variable that is not set, unless [mayBeEmpty] was said of it: who gives
+// a flag does not mean that there is none.
 func once(flags *pflag.FlagSet) {
 	flags.VisitAll(func(flag *pflag.Flag) {
 		if _, repeats := flag.Value.(pflag.SliceValue); !repeats {
-			flag.Value = &onceValue{Value: flag.Value}
+			_, empty := flag.Annotations[emptyAnnotation]
+			flag.Value = &onceValue{Value: flag.Value, full: flag.Value.Type() == "string" && !empty}
 			if flag.DefValue == "0s" {
 				flag.DefValue = "" // else the help text calls it the default
 			}
@@ -214,17 +238,34 @@ func once(flags *pflag.FlagSet) {
 	})
 }
 
-var errGivenTwice = errors.New("is given twice and takes one value")
+// emptyAnnotation marks flags whose empty text is a value like any other.
+const emptyAnnotation = "may be empty"
+
+// mayBeEmpty says of flags that their text may be empty.
+func mayBeEmpty(flags *pflag.FlagSet, names ...string) {
+	for _, name := range names {
+		flags.Lookup(name).Annotations = map[string][]string{emptyAnnotation: nil}
+	}
+}
+
+var (
+	errGivenTwice = errors.New("is given twice and takes one value")
+	errEmpty      = errors.New("is empty: give it a value, or leave it out")
+)
 
 type onceValue struct {
 	pflag.Value
+	full  bool // it refuses an empty text
 	given bool
 }
 
 // Set implements pflag.Value.
 func (v *onceValue) Set(text string) error {
-	if v.given {
+	switch {
+	case v.given:
 		return errGivenTwice
+	case v.full && text == "":
+		return errEmpty
 	}
 	v.given = true
 	return v.Value.Set(text)

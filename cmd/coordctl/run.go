@@ -74,9 +74,9 @@ Exit codes: those of the command (128 and n if signal n ended it), recorded or n
     3  pending: it runs elsewhere (--no-wait, or --wait is over)
   101  another failure, such as an output that cannot be written
   102  usage: the command line or an argument is wrong
-  104  the key holds a response that is not of a run
+  104  the key holds a response that no run recorded
   105  in doubt: an earlier run ended in silence and must be settled
-  106  the key was used with another command
+  106  the key was used with another command, or is reserved by something else
   107  ownership was lost: the command was stopped, and what it did is unknown
   108  the coordinator is unavailable: the command was not started
   109  refused for load, storage or quota: the command was not started

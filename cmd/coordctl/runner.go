@@ -155,6 +155,8 @@ func (r *runner) admit(ctx context.Context) (*client.Reservation, error) {
 			// tries to give back: wait for that, as for any other's run.
 			doubted = true
 			patience = max(patience, time.Since(began)+r.timeout)
+		case errors.Is(err, client.ErrFingerprintMismatch):
+			return nil, r.mismatched(ctx, err)
 		default:
 			return nil, r.refused(err)
 		}
@@ -243,14 +245,36 @@ func (r *runner) refused(err error) error {
 	if failure.ExitCode == reason.ExitNotOwner || errors.Is(err, client.ErrLapsed) {
 		failure.ExitCode = reason.ExitUnavailable // the other is for what was started
 	}
-	switch {
-	case errors.Is(err, client.ErrFingerprintMismatch):
-		failure.Message = "the key was used with another command"
-	case errors.Is(err, client.ErrUnknown):
+	if errors.Is(err, client.ErrUnknown) {
 		failure.Message += "; the key may be taken until it lapses"
 	}
 	return notStarted(failure, 0)
 }
+
+// mismatched is the error for a key that is not this command's. It looks at the record to say
+// whose it is: every run has a fingerprint, so what has none was made by hand, or by another
+// program.
+func (r *runner) mismatched(ctx context.Context, err error) error {
+	failure := r.failure(err)
+	record, err := r.client.Get(ctx, r.identity)
+	switch {
+	case err != nil:
+		failure.Message = "the key was used with another command, or not by coordctl run"
+	case len(record.Fingerprint) > 0 || record.Response != nil && ofRun(*record.Response):
+		failure.Message = "the key was used with another command"
+	case record.Response != nil:
+		return notStarted(reason.Failure{
+			Reason: notARun, Code: codes.FailedPrecondition, ExitCode: reason.ExitCommitted,
+			Message: "the key holds a response that no run recorded, and that has no fingerprint; `coordctl get` shows it",
+		}, 0)
+	default:
+		failure.Message = fmt.Sprintf("the key was reserved without a fingerprint, and not by coordctl run (owner %q)", record.Owner)
+	}
+	return notStarted(failure, 0)
+}
+
+// notARun is the reason of what holds a response that cannot be replayed as a run.
+const notARun = "NOT_A_RUN"
 
 // failure is an error of the client in the words of the table.
 func (r *runner) failure(err error) reason.Failure {
@@ -286,10 +310,20 @@ func (r *runner) inWords(err error) string {
 		return "no answer in time"
 	case failed.Reason == "" && errors.Is(err, client.ErrUnavailable) && undialed != nil:
 		return "cannot connect to " + undialed.address + ": " + rootCause(undialed.err)
+	case failed.Reason == "" && failed.Code == codes.DeadlineExceeded:
+		return r.boundOfCall(failed.Call) + " was over before a node was connected to"
 	case failed.Reason == "" && errors.Is(err, client.ErrUnavailable):
 		return "no node answers"
 	}
 	return failed.Message
+}
+
+// boundOfCall says which time a call has: what is said of a command that has ended has its own.
+func (r *runner) boundOfCall(call string) string {
+	if r.flags != nil && (call == "Commit" || call == "Release") {
+		return fmt.Sprintf("the time of --settle-timeout (%v)", r.flags.settle)
+	}
+	return r.boundOf(r.timeout)
 }
 
 // settle says what came of the command, and is its exit code.
@@ -409,7 +443,7 @@ func (r *runner) replay(c *client.CommittedError) error {
 	recorded, err := decodeRun(c.Response)
 	if err != nil {
 		return notStarted(reason.Failure{
-			Reason: "NOT_A_RUN", Code: codes.FailedPrecondition, ExitCode: reason.ExitCommitted,
+			Reason: notARun, Code: codes.FailedPrecondition, ExitCode: reason.ExitCommitted,
 			Message: "the key holds a response that coordctl run cannot replay: " + err.Error(),
 		}, 0)
 	}

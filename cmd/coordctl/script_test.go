@@ -55,6 +55,7 @@ func TestScripts(t *testing.T) {
 // inputs makes what a script cannot hold: its files are text, and its lines are short.
 func inputs(env *testscript.Env) error {
 	env.Setenv("ESCAPE", "a\x1b[31mb")
+	env.Setenv("LINES", "1\r\nSet-Cookie: a=b")
 	env.Setenv("LONG", strings.Repeat("n", 65))
 	for name, content := range map[string]string{
 		"BINARY":  "\xff\xfe",
