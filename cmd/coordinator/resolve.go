@@ -86,6 +86,11 @@ func resolve(flags map[string]*raw, variables []string) (*options, error) {
 				continue
 			}
 			o.from[s.name] = from
+			if _, lists := s.value.(peers); lists && strings.TrimSpace(given) == "" {
+				// As of a variable in a script that is not set: a node that was meant to join others
+				// would be a cluster by itself, and admit what they have admitted.
+				return nil, o.explain(&node.SettingError{Setting: s.name, Problem: "is empty: list the nodes, or leave it out for a node by itself"})
+			}
 			if err := s.value.parse(given); err != nil {
 				return nil, o.explain(&node.SettingError{Setting: s.name, Problem: err.Error()})
 			}
