@@ -91,7 +91,7 @@ func (c *collector) collectCalls(to sink, port Port) {
 				to.counter(c.calls, n, port.Name, m.Method, outcomes[i])
 			}
 		}
-		if m.Took != nil && (port.Expected || m.Took.Count() > 0) {
+		if m.Took != nil && (m.Took.Count() > 0 || port.Expected && owners(m.Method)) {
 			to.durations(c.callSeconds, m.Took, port.Name, m.Method)
 		}
 	}
@@ -110,6 +110,16 @@ func expected(method, outcome string) bool {
 	}
 	switch reason.Reason(outcome).Row().Code {
 	case codes.Unavailable, codes.ResourceExhausted, codes.DeadlineExceeded:
+		return true
+	}
+	return false
+}
+
+// owners reports whether a method is one of those that callers of admission live by, whose
+// times are shown before there are any.
+func owners(method string) bool {
+	switch method {
+	case "Reserve", "Commit", "Release", "Extend":
 		return true
 	}
 	return false

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
@@ -40,8 +41,13 @@ func (w *world) scrape(name string) scraped {
 	if err != nil || answer.StatusCode != http.StatusOK {
 		w.t.Fatalf("%d, %v: %s", answer.StatusCode, err, text)
 	}
+	return parse(w.t, string(text))
+}
+
+func parse(t *testing.T, text string) scraped {
+	t.Helper()
 	series := make(scraped)
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "#") {
 			continue
 		}
@@ -49,9 +55,11 @@ func (w *world) scrape(name string) scraped {
 		if at := strings.LastIndex(line, "} "); at > 0 { // a label may have a blank in it
 			name, value = line[:at+1], strings.TrimSpace(line[at+2:])
 		}
-		if series[name], err = strconv.ParseFloat(value, 64); err != nil {
-			w.t.Fatalf("%q: %v", line, err)
+		parsed, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			t.Fatalf("%q: %v", line, err)
 		}
+		series[name] = parsed
 	}
 	return series
 }
@@ -269,4 +277,28 @@ func TestMetricsPort(t *testing.T) {
 	if code, _ := get(t, n, "/metrics"); code != http.StatusNotFound {
 		t.Errorf("/metrics on the other port: %d", code)
 	}
+}
+
+// What is read while a node stops, and after that, is what there was at its end.
+func TestMetricsOfANodeThatHasStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		n := w.start("n1", func(c *Config) { c.Peers = nil; withMetrics(c) })
+		w.serving()
+		w.admits("k", "n1", "n1")
+		before := w.scrape("n1")
+		w.stop("n1")
+		answer := httptest.NewRecorder()
+		n.metricsHandler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		after := parse(t, answer.Body.String())
+		if answer.Code != http.StatusOK || after["coordinator_ready"] != 0 || after.sum("coordinator_shard_up") != 3 ||
+			after.sum("coordinator_shard_is_leader") != 0 || after.sum("coordinator_log_entries") != 0 {
+			t.Errorf("%d, %v", answer.Code, after)
+		}
+		for _, metric := range []string{"coordinator_records", "coordinator_commands_proposed_total", "coordinator_calls_total"} {
+			if before.sum(metric) == 0 || after.sum(metric) != before.sum(metric) {
+				t.Errorf("%s is %v, and was %v", metric, after.sum(metric), before.sum(metric))
+			}
+		}
+	})
 }
