@@ -106,11 +106,11 @@ func (c *connection) inWords(failure reason.Failure, sent bool, bound string) st
 	}
 	switch {
 	case over && c.dialed.Load():
-		return bound + " was over before " + c.endpoint + " answered, or it is not a coordinator"
+		return bound + " was over before " + c.endpoint + " answered as a coordinator"
 	case over:
 		return bound + " was over before " + c.endpoint + " was connected to"
 	}
-	return c.endpoint + " is not a coordinator that answers"
+	return c.endpoint + " does not answer as a coordinator: it hangs, or is something else"
 }
 
 // rootCause is what is at the bottom of a failed dial, such as "connection refused".
