@@ -37,6 +37,9 @@ type Client struct {
 	dialConfig
 	router *router
 
+	// elapsed measures what calls take, which clock would do at the price of a system call.
+	elapsed clock
+
 	// ended is the context of what runs behind the scenes.
 	ended      context.Context
 	end        context.CancelFunc
@@ -74,9 +77,9 @@ func Dial(endpoints []string, options ...DialOption) (*Client, error) {
 	if cfg.logger == nil {
 		cfg.logger = slog.New(slog.DiscardHandler)
 	}
-	c := &Client{dialConfig: cfg, waiting: make(chan struct{}, givenBackMost), calling: make(chan struct{}, givingBackMost)}
+	c := &Client{dialConfig: cfg, elapsed: monotonic(), waiting: make(chan struct{}, givenBackMost), calling: make(chan struct{}, givingBackMost)}
 	c.ended, c.end = context.WithCancel(context.Background())
-	c.router = newRouter(c.connect, cfg.clock, cfg.endpointsOnly)
+	c.router = newRouter(c.connect, c.elapsed, cfg.endpointsOnly)
 	c.router.sessions = len(cfg.grpc) == 0
 	if cfg.sessions != nil {
 		c.router.sessions = *cfg.sessions

@@ -36,19 +36,19 @@ type ownership struct {
 // many others it was made from.
 type reservationKey struct{ of *Reservation }
 
-// begin starts an ownership that ends at the deadline.
-func begin(ctx context.Context, clock clock, r *Reservation, deadline time.Duration) *ownership {
+// begin starts an ownership that ends at the deadline, which is after now.
+func begin(ctx context.Context, clock clock, r *Reservation, now, deadline time.Duration) *ownership {
 	o := &ownership{reservation: r, clock: clock, deadline: deadline}
 	o.Context, o.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.timer = time.AfterFunc(o.next(), o.look)
+	o.timer = time.AfterFunc(o.next(now), o.look)
 	return o
 }
 
 // next is when to look at the clock again; o.mu is held.
-func (o *ownership) next() time.Duration {
-	return max(0, min(o.deadline-o.clock(), lookEvery))
+func (o *ownership) next(now time.Duration) time.Duration {
+	return max(0, min(o.deadline-now, lookEvery))
 }
 
 // look ends what is over, and otherwise looks again later.
@@ -56,7 +56,7 @@ func (o *ownership) look() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.over() {
-		o.timer.Reset(o.next())
+		o.timer.Reset(o.next(o.clock()))
 	}
 }
 
@@ -88,7 +88,7 @@ func (o *ownership) extend(deadline time.Duration) bool {
 		return false
 	}
 	o.deadline = max(o.deadline, deadline)
-	o.timer.Reset(o.next())
+	o.timer.Reset(o.next(o.clock()))
 	return true
 }
 

@@ -250,7 +250,7 @@ func (r *Reservation) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := r.ended(); err != nil {
 		return err
 	}
-	got, err := invoke(bound, r.client, operation{name: callExtend, identity: r.identity, bound: r.client.callTimeout},
+	got, err := invoke(bound, r.client, operation{name: callExtend, identity: r.identity, bound: r.client.callTimeout, owns: true},
 		func(ctx context.Context, service coordinatorv1.CoordinatorServiceClient, options ...grpc.CallOption) (*coordinatorv1.ExtendResponse, error) {
 			return service.Extend(ctx, request, options...)
 		})

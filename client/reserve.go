@@ -138,9 +138,9 @@ func (c *Client) reserve(ctx context.Context, id Identity, cfg reserveConfig) (*
 		timeout = min(timeout, *cfg.timeout)
 		try = min(try, timeout/2)
 	}
-	start := c.clock()
+	start := c.elapsed()
 	// left bounds the call, however many attempts it takes.
-	left := func() time.Duration { return timeout + cfg.wait - (c.clock() - start) }
+	left := func() time.Duration { return timeout + cfg.wait - (c.elapsed() - start) }
 	var pause pause
 	for over := 0; ; {
 		a := &attempt{client: c, identity: id, config: cfg, waitUntil: start + cfg.wait, timeout: timeout, try: try}
@@ -197,7 +197,7 @@ type attempt struct {
 // holdBack is how long the coordinator is to hold a pending answer back: what is left of
 // the wait.
 func (a *attempt) holdBack() time.Duration {
-	return max(0, min(a.waitUntil-a.client.clock(), waitMost))
+	return max(0, min(a.waitUntil-a.client.elapsed(), waitMost))
 }
 
 func (a *attempt) request(hold time.Duration) *coordinatorv1.ReserveRequest {
@@ -219,7 +219,7 @@ func (a *attempt) reserve(ctx context.Context, left func() time.Duration) (*Rese
 			bound += a.holdBack()
 		}
 		got, err := invoke(ctx, a.client, operation{
-			name: callReserve, identity: a.identity, bound: min(bound, left()), try: a.try,
+			name: callReserve, identity: a.identity, bound: min(bound, left()), try: a.try, owns: true,
 			hold: func() time.Duration {
 				if !first {
 					hold = a.holdBack()
@@ -256,8 +256,8 @@ func (a *attempt) granted(ctx context.Context, sent time.Duration, g *coordinato
 		ttl: g.GetRemaining().AsDuration(), renewAt: sent + g.GetRemaining().AsDuration()/3,
 	}
 	deadline := sent + share(window)
-	if c.clock() < deadline {
-		r.ownership = begin(ctx, c.clock, r, deadline)
+	if now := c.clock(); now < deadline {
+		r.ownership = begin(ctx, c.clock, r, now, deadline)
 		return r, nil
 	}
 	// Nobody has acted on it, and nobody will.

@@ -36,12 +36,20 @@ type pause struct{ next time.Duration }
 // rest waits for the pause, or for as long as the coordinator said, and reports whether
 // there is time left after it. Where the time would be over first it does not wait.
 func (p *pause) rest(ctx context.Context, told time.Duration) bool {
+	return p.restUntil(ctx, time.Time{}, told)
+}
+
+// restUntil does so with one more time that may be over; zero for none.
+func (p *pause) restUntil(ctx context.Context, until time.Time, told time.Duration) bool {
 	if p.next == 0 {
 		p.next = backoffFirst
 	}
 	// Callers that failed together do not come back together.
 	d := told + p.next/2 + rand.N(p.next/2+1) //nolint:gosec // jitter need not be unguessable
 	p.next = min(2*p.next, backoffMax)
+	if !until.IsZero() && time.Until(until) <= d {
+		return false
+	}
 	return rest(ctx, d)
 }
 
@@ -64,6 +72,7 @@ type operation struct {
 	name     string
 	identity Identity
 	reads    bool          // it changes nothing
+	owns     bool          // its answer is a window that begins when it was sent
 	bound    time.Duration // for all tries together
 	try      time.Duration // for one of them; 0: as the client says
 	// hold is how long the next try asks to be held back, on top of its own time.
@@ -74,7 +83,7 @@ type operation struct {
 // answer is what the try that was answered came to.
 type answer[A any] struct {
 	message A
-	sent    time.Duration // when that very try was sent, or a little earlier
+	sent    time.Duration // when that very try was sent, or a little earlier; only of what owns
 }
 
 // invoke makes one call: the very same request, to one node after the other, until one
@@ -83,8 +92,12 @@ type answer[A any] struct {
 func invoke[A any](ctx context.Context, c *Client, op operation,
 	send func(context.Context, coordinatorv1.CoordinatorServiceClient, ...grpc.CallOption) (A, error),
 ) (answer[A], error) {
-	bounded, cancel := context.WithTimeout(ctx, op.bound)
-	defer cancel()
+	// One timer for each try is enough: the time of all of them is looked at in between.
+	until, callers := time.Now().Add(op.bound), false
+	if deadline, ok := ctx.Deadline(); ok && !until.Before(deadline) {
+		until, callers = deadline, true
+	}
+	ended := func() bool { return ctx.Err() != nil || !time.Now().Before(until) }
 	var (
 		last  *Error
 		doubt bool // an earlier try may have been carried out
@@ -98,37 +111,33 @@ func invoke[A any](ctx context.Context, c *Client, op operation,
 		switch {
 		case last != nil:
 			*e = *last
-		case bounded.Err() != nil:
+		case ended():
 			*e = Error{Call: op.name, Code: codes.DeadlineExceeded, Message: "the time for the call was over before a node was asked"}
 			if errors.Is(ctx.Err(), context.Canceled) {
 				*e = Error{Call: op.name, Code: codes.Canceled, Message: "the call was cancelled before a node was asked"}
 			}
 		}
 		e.MaybeApplied = doubt
-		if e.ended = ctx.Err(); e.ended == nil && bounded.Err() == nil {
-			// The next try would have come after the deadline; whose that is decides.
-			if deadline, ok := ctx.Deadline(); ok {
-				if own, _ := bounded.Deadline(); !own.Before(deadline) {
-					e.ended = context.DeadlineExceeded
-				}
-			}
+		if e.ended = ctx.Err(); e.ended == nil && callers {
+			// It has passed, or the next try would have come after it.
+			e.ended = context.DeadlineExceeded
 		}
 		return answer[A]{}, e
 	}
 	for {
-		if bounded.Err() != nil {
+		if ended() {
 			return over()
 		}
 		node, anew := c.router.pick(op.identity, asked)
 		if node == nil {
 			return answer[A]{}, ErrClosed
 		}
-		if anew && !idle && !pause.rest(bounded, 0) {
+		if anew && !idle && !pause.restUntil(ctx, until, 0) {
 			c.router.done(node, nil, true)
 			return over()
 		}
 		asked[node], idle = true, false
-		got, failed := try(bounded, c, op, node, send)
+		got, failed := try(ctx, until, c, op, node, send)
 		if failed == nil {
 			return got, nil
 		}
@@ -146,7 +155,7 @@ func invoke[A any](ctx context.Context, c *Client, op operation,
 			last = failed
 		}
 		if failed.RetryAfter > 0 {
-			if idle = pause.rest(bounded, failed.RetryAfter); !idle {
+			if idle = pause.restUntil(ctx, until, failed.RetryAfter); !idle {
 				return over()
 			}
 		}
@@ -154,7 +163,7 @@ func invoke[A any](ctx context.Context, c *Client, op operation,
 }
 
 // try asks one node once.
-func try[A any](ctx context.Context, c *Client, op operation, node *clusterNode,
+func try[A any](ctx context.Context, until time.Time, c *Client, op operation, node *clusterNode,
 	send func(context.Context, coordinatorv1.CoordinatorServiceClient, ...grpc.CallOption) (A, error),
 ) (answer[A], *Error) {
 	within := op.try
@@ -165,7 +174,11 @@ func try[A any](ctx context.Context, c *Client, op operation, node *clusterNode,
 	if op.hold != nil {
 		within += op.hold()
 	}
-	ctx, cancel := context.WithTimeout(ctx, within)
+	began := time.Now()
+	if most := began.Add(within); most.Before(until) {
+		until = most
+	}
+	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	// gRPC fills in the peer once the call has been given a stream on a connection:
 	// before that it cannot have been sent.
@@ -173,7 +186,10 @@ func try[A any](ctx context.Context, c *Client, op operation, node *clusterNode,
 		to     peer.Peer
 		header metadata.MD
 	)
-	sent := c.clock()
+	var sent time.Duration
+	if op.owns {
+		sent = c.clock()
+	}
 	message, err := send(ctx, node.service, grpc.Peer(&to), grpc.Header(&header))
 	if err == nil {
 		c.router.done(node, header, true)
@@ -186,7 +202,7 @@ func try[A any](ctx context.Context, c *Client, op operation, node *clusterNode,
 	}
 	failed := failure(op.name, err, to.Addr != nil, op.reads)
 	silent := failed.Reason == "" && failed.retriable
-	if ctx.Err() != nil && c.clock()-sent < silence {
+	if ctx.Err() != nil && time.Since(began) < silence {
 		silent = false // its caller gave up: that says nothing about the node
 	}
 	c.router.done(node, header, !silent)

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -301,6 +302,7 @@ func (x *session) run(ctx context.Context, service coordinatorv1.CoordinatorServ
 				return errors.Join(errIdle, <-received)
 			}
 		}
+		runtime.Gosched() // those who are about to call go with it
 		for message := x.take(); message != nil; message = x.take() {
 			if err := stream.Send(message); err != nil {
 				x.cancel()

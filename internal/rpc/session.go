@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -367,6 +368,7 @@ func (x *session) send() error {
 				return nil
 			}
 			batch = append(batch, first)
+			runtime.Gosched() // those that are about to be done go with it
 		}
 		size := proto.Size(batch[0].message)
 	gather:
