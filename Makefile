@@ -24,7 +24,7 @@ RECORDS ?= 5000000
 HOURS ?= 1
 SEED ?= 0
 
-.PHONY: help build run cluster test lint generate check-generate check-modules tools vulncheck bench bench-compare bench-diff profile scale growth fault overload fuzz simulate clean
+.PHONY: help build run cluster test lint generate check-generate check-modules tools vulncheck bench bench-compare bench-diff scale growth fault overload fuzz simulate clean
 
 help: ## List the commands (the default)
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -80,10 +80,6 @@ bench-compare: ## Measure beside etcd, Redis and PostgreSQL in one run (ROUNDS=5
 	@mkdir -p bin
 	@if [[ "$(ETCD)" == bin/etcd ]]; then cd test/compare/etcd && go build -o ../../../bin/etcd go.etcd.io/etcd/server/v3; fi
 	cd test/compare && ETCD="$(abspath $(ETCD))" go test -count=1 -v -timeout 3h -run '^TestCompare$$' . -args -rounds $(ROUNDS) -out $(CURDIR)/bin/compare.md $(TESTFLAGS)
-
-profile: ## Profile three nodes at saturation, for cmd/coordinator/default.pgo, which the compiler optimises by
-	@rm -rf bin/profiles && mkdir -p bin/profiles
-	cd test/compare && go test -count=1 -v -timeout 10m -run '^TestProfile$$' . -args -profiles $(CURDIR)/bin/profiles -merged $(CURDIR)/cmd/coordinator/default.pgo
 
 bench-diff: ## Compare the hot path's benchmarks with the merge base (BASE=…, PKG=…, BENCH=…, COUNT=6)
 	@scripts/bench-diff.sh

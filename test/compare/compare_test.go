@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"runtime"
 	"slices"
@@ -29,7 +28,6 @@ var (
 	programFlag  = flag.String("program", "", "a coordinator of another build, of which one more cluster and one more node take their turns at pairs")
 	settingsFlag = flag.String("settings", "", "flags such as \"--proposals-max 1\" of one more cluster, which takes its turns at pairs beside the one with none")
 	profileFlag  = flag.String("profiles", "", "a directory for profiles of the nodes and the callers; for TestProfile")
-	mergedFlag   = flag.String("merged", "", "a file for those of the nodes, added up; for TestProfile")
 )
 
 // Names of contenders, which ratios are of.
@@ -339,7 +337,7 @@ func machine(t testing.TB) string {
 	return text
 }
 
-// TestProfile profiles three nodes at saturation, and keeps what the program is built by.
+// TestProfile profiles three nodes at saturation.
 func TestProfile(t *testing.T) {
 	if *profileFlag == "" {
 		t.Skip("-profiles names no directory")
@@ -367,12 +365,5 @@ func TestProfile(t *testing.T) {
 			}
 			contender{name: one.name, do: do, before: c.lookUp, servers: c.pids}.profile(t, dir, one.callers)
 		})
-	}
-	if *mergedFlag != "" {
-		nodes, err := filepath.Glob(*profileFlag + "/*/node.*")
-		if err != nil || len(nodes) == 0 {
-			t.Fatalf("no profiles: %v", err)
-		}
-		merge(t, *mergedFlag, nodes)
 	}
 }

@@ -6,7 +6,6 @@ go 1.26.0
 
 require (
 	github.com/atmostonce/coordinator v0.0.0
-	github.com/google/pprof v0.0.0-20261105003125-4bf881d7fb0b
 	github.com/jackc/pgx/v5 v5.13.0
 	github.com/redis/go-redis/v9 v9.23.0
 	go.etcd.io/etcd/client/v3 v3.7.3

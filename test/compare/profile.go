@@ -2,15 +2,12 @@ package compare
 
 import (
 	"encoding/json"
-	"errors"
 	"os"
 	"path/filepath"
 	"runtime/pprof"
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/google/pprof/profile"
 )
 
 // overlay makes the overlay with which the program can be profiled, and returns its path.
@@ -66,41 +63,4 @@ func (c contender) profile(t testing.TB, dir string, callers int) {
 	}
 	t.Logf("%s, %d callers: %.0f/s, processor time for each: servers %v, load %v; %d failed: %v",
 		c.name, callers, got.rate, got.servers, got.load, got.failed, got.why)
-}
-
-// merge adds the profiles of nodes up, into one that the compiler can optimise the program
-// by. That asks for names and lines of functions; nothing else is kept, so that it does not
-// tell where or when it was made.
-func merge(t testing.TB, to string, paths []string) {
-	t.Helper()
-	var all []*profile.Profile
-	for _, path := range paths {
-		file, err := os.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		one, err := profile.Parse(file)
-		if err := errors.Join(err, file.Close()); err != nil {
-			t.Fatalf("%s: %v", path, err)
-		}
-		all = append(all, one)
-	}
-	merged, err := profile.Merge(all)
-	if err != nil {
-		t.Fatal(err)
-	}
-	merged.TimeNanos, merged.DurationNanos, merged.Comments = 0, 0, nil
-	for _, m := range merged.Mapping {
-		m.File, m.BuildID = "", ""
-	}
-	for _, f := range merged.Function {
-		f.Filename = ""
-	}
-	file, err := os.Create(to)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(merged.Write(file), file.Close()); err != nil {
-		t.Fatal(err)
-	}
 }
