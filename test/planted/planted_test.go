@@ -1,6 +1,7 @@
 package planted
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -30,8 +31,12 @@ var (
 	// log of the nodes.
 	violations = regexp.MustCompile(`(?s)seed \d+, [^\n]*:\n(.*?)\n\s*what befell the cluster:`)
 	nodesLog   = regexp.MustCompile(`the end of the nodes' log: (\S+)`)
-	// stopped is how a replica ends itself that finds its state to be wrong.
-	stopped = regexp.MustCompile(`(?m)^.*(the state is not the leader's|do not belong together|it should have \d+ and \d+ with|broken invariant).*$`)
+	// stopped is how a replica ends itself that finds its state to be wrong, and what is left
+	// of a cluster whose replicas have.
+	stopped = regexp.MustCompile(`(?m)^.*(the state is not the leader's|do not belong together|it should have \d+ and \d+ with|broken invariant|` +
+		`nobody has led shard|n\d has failed:|n\d does not serve:).*$`)
+	// places are where a test says why it fails.
+	places = regexp.MustCompile(`(?m)^\s+\w+\.go:\d+: .*$`)
 	// rules are those that the checker says are broken where processes are judged.
 	rules = regexp.MustCompile(`(?m)^.*(double grant|lost commit|wrong replay|repeated fence|lost grant|lost release|wrong refusal|not linearizable).*$`)
 )
@@ -94,6 +99,10 @@ func plant(t *testing.T, f fault) bool {
 	if tests == "" {
 		tests, arguments = "test/simulation", []string{"-test.run=^TestSimulate$", "-test.v", fmt.Sprint("-hours=", hours), fmt.Sprint("-seed=", seed)}
 	}
+	if tests != "test/simulation" {
+		// A fault that shows only where a process comes to something first is tried again.
+		arguments = append(arguments, "-test.count=5", "-test.failfast")
+	}
 	program, err := process.BuildEditedTest(dir, "planted.test", tests, f.edit())
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +122,7 @@ func plant(t *testing.T, f fault) bool {
 	case err == nil:
 		t.Errorf("not caught, seed %d\n%s", seed, end(out))
 	case found == "":
-		t.Errorf("it failed for another reason, seed %d\n%s", seed, end(out))
+		t.Errorf("it failed for another reason, seed %d\n%.2000s\n%s", seed, bytes.Join(places.FindAll(out, -1), []byte("\n")), end(out))
 	default:
 		t.Logf("caught after %v: %.200s", time.Since(began).Round(time.Second), strings.TrimSpace(found))
 		return true
