@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/atmostonce/coordinator/internal/actor"
@@ -272,7 +273,15 @@ func checkAddress(address string, listens bool) error {
 	if len(host) > 255 {
 		return fmt.Errorf("has a host of %d bytes, at most 255 are possible", len(host))
 	}
+	if strings.ContainsFunc(host, notInHost) {
+		return fmt.Errorf("is %q, whose host is neither a name nor an IP address", address)
+	}
 	return nil
+}
+
+// notInHost reports whether a character is in no name of a host and in no IP address.
+func notInHost(r rune) bool {
+	return r <= ' ' || r == 0x7f || strings.ContainsRune(`/\?#@"'<>,;=`+"`", r)
 }
 
 // loopback reports whether only this machine can reach what listens there.
