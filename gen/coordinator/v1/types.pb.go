@@ -225,9 +225,11 @@ func (x *Identity) GetKey() string {
 // Header is one name/value pair of a stored response.
 type Header struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the header, stored as given. Valid UTF-8, 1 byte or more.
+	// Name of the header, stored as given. A token of RFC 9110, 1 byte or more; with "Trailer:"
+	// before it, the name of a trailer.
 	Name string `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
-	// Value of the header, stored as given. Valid UTF-8, 0 bytes or more.
+	// Value of the header, stored as given. Valid UTF-8, 0 bytes or more, without control
+	// characters but tabs (RFC 9110, 5.5): whoever replays it may write it as it is.
 	Value         string `protobuf:"bytes,2,opt,name=value" json:"value,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -288,7 +290,8 @@ type Response struct {
 	// Headers in the order in which they are to be replayed; names may repeat. 0 to
 	// 128 pairs. Default: none.
 	Headers []*Header `protobuf:"bytes,2,rep,name=headers" json:"headers,omitempty"`
-	// Media type of the body, such as "application/json". Valid UTF-8. Default: empty.
+	// Media type of the body, such as "application/json". Valid UTF-8 without
+	// control characters but tabs. Default: empty.
 	ContentType string `protobuf:"bytes,3,opt,name=content_type,json=contentType" json:"content_type,omitempty"`
 	// The body, any bytes. Default: empty.
 	Body          []byte `protobuf:"bytes,4,opt,name=body" json:"body,omitempty"`
