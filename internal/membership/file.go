@@ -276,7 +276,7 @@ const temporary = ".tmp"
 // not touch a file that is somebody else's.
 func (f *File) write(state *State) error {
 	if f.file != nil {
-		if err := checkSame(f.path, f.file); err != nil {
+		if err := CheckSame(f.path, f.file); err != nil {
 			return err
 		}
 	}
@@ -318,18 +318,28 @@ func replaceFile(path string, content []byte) (os.FileInfo, error) {
 // its place.
 var ErrGone = errors.New("was deleted or replaced while this process used it")
 
-// checkSame returns [ErrGone] where a path does not lead to a file any more.
-func checkSame(path string, file os.FileInfo) error {
-	found, err := os.Lstat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ESTALE):
-		return fmt.Errorf("data directory %s %w: %s is gone", filepath.Dir(path), ErrGone, path)
-	case err != nil:
-		return err
-	case !os.SameFile(found, file):
+// CheckSame returns [ErrGone] where a path does not lead to a file any more, and another
+// error where it cannot tell.
+func CheckSame(path string, file os.FileInfo) error {
+	found, err := look(path)
+	if err == nil && !os.SameFile(found, file) {
 		return fmt.Errorf("data directory %s %w: %s is another file", filepath.Dir(path), ErrGone, path)
 	}
-	return nil
+	return err
+}
+
+// CheckThere is [CheckSame] for a path that may lead to one file after the other.
+func CheckThere(path string) error {
+	_, err := look(path)
+	return err
+}
+
+func look(path string) (os.FileInfo, error) {
+	found, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ESTALE) {
+		return nil, fmt.Errorf("data directory %s %w: %s is gone", filepath.Dir(path), ErrGone, path)
+	}
+	return found, err
 }
 
 // Check returns [ErrGone] where the file is not in its place any more, and another error
@@ -338,7 +348,7 @@ func (f *File) Check() error {
 	for {
 		// Not under the lock: a disk that hangs does not keep State from answering.
 		file := f.current()
-		err := checkSame(f.path, file)
+		err := CheckSame(f.path, file)
 		if err == nil || f.current() == file {
 			return err
 		}

@@ -110,7 +110,7 @@ func Acquire(ctx context.Context, dir string) (*Lock, error) {
 		return nil, fmt.Errorf("data directory %s: %w", dir, err)
 	}
 	// Who held it may have been deleting the directory.
-	if err := checkSame(path, info); err != nil {
+	if err := CheckSame(path, info); err != nil {
 		_ = file.Close()
 		return nil, err
 	}
@@ -135,7 +135,7 @@ func holder(file *os.File) string {
 
 // Check returns [ErrGone] where the lock is not in its place any more, so that it keeps
 // nobody out, and another error where it cannot tell.
-func (l *Lock) Check() error { return checkSame(l.path, l.info) }
+func (l *Lock) Check() error { return CheckSame(l.path, l.info) }
 
 // Release lets others in. Further calls do nothing.
 func (l *Lock) Release() error {

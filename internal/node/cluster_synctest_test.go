@@ -518,7 +518,32 @@ func TestDirectoryThatIsTakenAwayEndsTheNode(t *testing.T) {
 		"replaced by its copy": func(dir string) error {
 			return errors.Join(os.Rename(dir, dir+"-elsewhere"), os.CopyFS(dir, os.DirFS(dir+"-elsewhere")))
 		},
-		"without its lock": func(dir string) error { return os.Remove(filepath.Join(dir, membership.LockName)) },
+		"without its lock":   func(dir string) error { return os.Remove(filepath.Join(dir, membership.LockName)) },
+		"without its shards": func(dir string) error { return os.RemoveAll(filepath.Join(dir, membership.ShardsDirName)) },
+		"without a shard":    func(dir string) error { return os.RemoveAll(filepath.Join(dir, membership.ShardsDirName, "0002")) },
+		"without a log": func(dir string) error {
+			return os.RemoveAll(filepath.Join(dir, membership.ShardsDirName, "0001", "log"))
+		},
+		"without a state": func(dir string) error {
+			return os.Remove(filepath.Join(dir, membership.ShardsDirName, "0001", "state.db"))
+		},
+		"without the log's end": func(dir string) error {
+			return os.Remove(filepath.Join(dir, membership.ShardsDirName, "0000", "log", "end"))
+		},
+		"without the log's index": func(dir string) error {
+			return os.Remove(filepath.Join(dir, membership.ShardsDirName, "0000", "log", "wal-meta.db"))
+		},
+		"without the segment that is written to": func(dir string) error {
+			segments, err := filepath.Glob(filepath.Join(dir, membership.ShardsDirName, "0000", "log", "*.wal"))
+			if err != nil || len(segments) == 0 {
+				return errors.Join(err, errors.New("no segments"))
+			}
+			return os.Remove(segments[len(segments)-1])
+		},
+		"with a copy of a log": func(dir string) error {
+			log := filepath.Join(dir, membership.ShardsDirName, "0000", "log")
+			return errors.Join(os.Rename(log, log+"-elsewhere"), os.CopyFS(log, os.DirFS(log+"-elsewhere")))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

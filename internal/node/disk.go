@@ -20,13 +20,14 @@ const (
 
 // watchDisk looks after the data directory and the space around it, until ctx ends.
 func (n *Node) watchDisk(ctx context.Context) {
-	// By turns: a directory that is gone lacks both.
+	// The first two by turns: a directory that is gone lacks both.
 	checks := []func() error{n.lock.Check, n.file.Check}
 	looked := time.Time{}
 	for i := 0; ; {
 		if time.Since(looked) >= diskEvery {
 			looked = time.Now()
 			n.lookAtDirectory(checks[i%len(checks)])
+			n.lookAtDirectory(n.shards.checkPlaces)
 			i++
 		}
 		next := diskEvery
@@ -41,7 +42,7 @@ func (n *Node) watchDisk(ctx context.Context) {
 	}
 }
 
-// lookAtDirectory ends the node where its directory was deleted or replaced: what it
+// lookAtDirectory ends the node where its directory, or a part of it, was deleted or replaced: what it
 // writes to the open files then is lost with them, and must not be acknowledged.
 func (n *Node) lookAtDirectory(check func() error) {
 	switch err := check(); {

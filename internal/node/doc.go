@@ -23,7 +23,8 @@
 //  3. Shards are created only until all of them have been; from then on a missing one
 //     is an error.
 //  4. Without [Config].Insecure nothing listens but on loopback addresses.
-//  5. A node whose data directory was deleted or replaced ends within a second or two.
+//  5. A node whose data directory, or a part of it, was deleted or replaced ends within a
+//     second or two.
 //  6. No panic of a call ends the process, or reaches its caller as anything but
 //     OUTCOME_UNKNOWN.
 //

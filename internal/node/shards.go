@@ -54,6 +54,20 @@ func (s *shards) leaderless() []int {
 	return without
 }
 
+// checkPlaces returns an error where a shard's files are not where they were opened.
+func (s *shards) checkPlaces() error {
+	router := s.router.Load()
+	if router == nil {
+		return nil
+	}
+	for i := range router.Shards() {
+		if err := router.Replica(i).Group().CheckPlaces(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // replica is one shard of them.
 type replica struct {
 	shards *shards

@@ -19,6 +19,7 @@ type Group struct {
 	store     *store.Store
 	log       *logStore
 	files     *segmentFiles
+	places    []place // does not change once it is open
 	fsm       *fsm
 	transport *transport
 	watchdog  *watchdog

@@ -91,6 +91,9 @@ func (g *Group) open() error {
 	if err := g.bootstrap(); err != nil {
 		return err
 	}
+	if err := g.notePlaces(); err != nil {
+		return err
+	}
 	g.fsm = &fsm{store: g.store, snapshots: snapshots, fatal: g.cfg.Fatal}
 	g.transport = newTransport(&g.cfg, logger, g.log.accept)
 	g.raft, err = g.start(snapshots, logger)

@@ -22,6 +22,7 @@ type segmentFiles struct {
 	mu    sync.Mutex
 	sizes map[string]int64 // by path
 	bytes int64            // their sum
+	tail  place            // the segment that is written to
 	wrong error            // of the latest file that could not be made
 }
 
@@ -48,6 +49,34 @@ func (s *segmentFiles) resize(path string, size int64) {
 		return
 	}
 	s.sizes[path] = size
+}
+
+// write notes the segment that is written to from now on.
+func (s *segmentFiles) write(file *os.File) error {
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tail = place{file.Name(), info}
+	return nil
+}
+
+// forget notes that a segment is not written to any more, if it was.
+func (s *segmentFiles) forget(path string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.tail.path == path {
+		s.tail = place{}
+	}
+}
+
+// current returns the segment that is written to; with no path where there is none.
+func (s *segmentFiles) current() place {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.tail
 }
 
 // fail notes an error, and returns it.
@@ -90,6 +119,9 @@ func (s *segmentFiles) Create(dir, name string, size uint64) (types.WritableFile
 	if err := allocate(file, int64(size)); err != nil {
 		return nil, errors.Join(s.fail(fmt.Errorf("allocate %s: %w", path, err)), file.Close(), os.Remove(path))
 	}
+	if err := s.write(file); err != nil {
+		return nil, errors.Join(s.fail(err), file.Close(), os.Remove(path))
+	}
 	s.resize(path, int64(size))
 	s.rotated()
 	return &segmentFile{File: file, files: s, size: int64(size), dir: dir}, nil
@@ -98,6 +130,7 @@ func (s *segmentFiles) Create(dir, name string, size uint64) (types.WritableFile
 // Delete implements [types.VFS].
 func (s *segmentFiles) Delete(dir, name string) error {
 	path := filepath.Join(dir, name)
+	s.forget(path) // before it is gone
 	if err := os.Remove(path); err != nil {
 		return err
 	}
@@ -112,7 +145,14 @@ func (s *segmentFiles) OpenReader(dir, name string) (types.ReadableFile, error) 
 
 // OpenWriter implements [types.VFS].
 func (s *segmentFiles) OpenWriter(dir, name string) (types.WritableFile, error) {
-	return s.open(dir, name, os.O_RDWR)
+	file, err := s.open(dir, name, os.O_RDWR)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.write(file.File); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
 }
 
 func (s *segmentFiles) open(dir, name string, flag int) (*segmentFile, error) {
