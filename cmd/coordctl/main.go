@@ -35,7 +35,14 @@ func main() {
 	if len(os.Args) == 2 && os.Args[1] == guardArgument {
 		os.Exit(runGuard(os.Stdin, os.Stdout))
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// Whoever is told to end tells what has become of a call, whichever way it is told.
+	ends := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGQUIT} {
+		if !signal.Ignored(s) { // as nohup has it
+			ends = append(ends, s)
+		}
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), ends...)
 	code := run(ctx, world{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, environment: os.Environ()}, os.Args[1:])
 	stop()
 	os.Exit(code)
