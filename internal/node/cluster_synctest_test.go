@@ -511,6 +511,26 @@ func TestSpaceIsLookedAtMoreOftenNearTheFloor(t *testing.T) {
 	})
 }
 
+// A member that the others cannot reach would serve nothing, and not say why.
+func TestAMemberWithoutAPeerPort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		for _, name := range []string{"n1", "n2", "n3"} {
+			w.start(name, nil)
+		}
+		w.serving()
+		w.stop("n2")
+		cfg := w.config("n2")
+		cfg.Peers = nil
+		var setting *SettingError
+		if n, err := Start(t.Context(), cfg); !errors.As(err, &setting) || setting.Setting != "peers" || !strings.Contains(err.Error(), "cluster of 3") {
+			t.Errorf("started %v, %v", n, err)
+		}
+		w.start("n2", func(c *Config) { c.Peers, c.PeerListen, c.PeerAdvertise = nil, "n2:7430", "n2:7430" })
+		w.serving()
+	})
+}
+
 // Invariant 5.
 func TestDirectoryThatIsTakenAwayEndsTheNode(t *testing.T) {
 	for name, take := range map[string]func(dir string) error{

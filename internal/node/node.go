@@ -114,6 +114,10 @@ func (n *Node) prepare(ctx context.Context) (err error) {
 	if err := n.file.CheckPeers(cfg.Peers); err != nil {
 		return err
 	}
+	if members := len(n.file.State().Members); members > 1 && cfg.peerListen() == "" {
+		return wrong("peers", "is missing, and the data directory is that of a member of a cluster of %d, whom the others could not reach: "+
+			"give it as at the first start, or --peer-listen", members)
+	}
 	starts, err := n.file.CountStart()
 	if err != nil {
 		return err
