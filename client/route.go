@@ -171,10 +171,7 @@ func (r *router) learn(header metadata.MD) {
 	if !ok || len(told) != 1 {
 		return
 	}
-	if checkEndpoint(told[0]) != nil {
-		return
-	}
-	if r.nodes[told[0]] == nil && (r.endpointsOnly || !r.room()) {
+	if r.nodes[told[0]] == nil && (r.endpointsOnly || checkEndpoint(told[0]) != nil || !r.room()) {
 		return
 	}
 	leader, err := r.node(told[0])
