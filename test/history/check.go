@@ -276,7 +276,7 @@ func (k *key) commits() {
 			}
 		}
 	}
-	var replay *Event
+	var replay, shown *Event // the last two of their kind: seen as committed, and with its response
 	for _, e := range k.events {
 		if commit != nil && before(commit, e) && !e.Unknown && e.Kind != Replayed && e.Kind != Committed && e.Kind != Ended && e.Kind != Refused {
 			k.report(LostCommit, "%v; then %v", commit, e)
@@ -284,18 +284,22 @@ func (k *key) commits() {
 		if e.Kind != Replayed || e.Unknown {
 			continue
 		}
+		replay = e
+		unseen := e.Response == Digest{}
 		known := slices.ContainsFunc(k.events, func(c *Event) bool {
-			return c.asks(Committed) && c.Response == e.Response && c.Sent <= e.Answered
+			return c.asks(Committed) && (unseen || c.Response == e.Response) && c.Sent <= e.Answered
 		})
 		switch {
 		case !known:
 			k.report(WrongReplay, "nobody committed it: %v", e)
+		case unseen:
+			continue
 		case commit != nil && commit.Response != e.Response:
 			k.report(WrongReplay, "%v; but %v", commit, e)
-		case replay != nil && replay.Response != e.Response:
-			k.report(WrongReplay, "%v; and %v", replay, e)
+		case shown != nil && shown.Response != e.Response:
+			k.report(WrongReplay, "%v; and %v", shown, e)
 		}
-		replay = e
+		shown = e
 	}
 	if commit == nil && replay != nil {
 		for _, e := range k.events {

@@ -103,6 +103,10 @@ func TestCheckAccepts(t *testing.T) {
 		"a commit without an answer, replayed": {
 			grant(1, 0, 1, 1, 1, 5), unknown(answer(at(Committed, 1, 2, 3), 7)), answer(at(Replayed, 2, 2, 4), 7),
 		},
+		"a commit that was seen, and not what it said": {
+			grant(1, 0, 1, 1, 1, 5), answer(at(Committed, 1, 2, 3), 7), at(Replayed, 0, 4, 5),
+			answer(at(Replayed, 2, 6, 7), 7), at(Replayed, 0, 8, 9),
+		},
 		"a commit that overlaps with a pending answer": {
 			grant(1, 0, 1, 1, 1, 100), answer(at(Committed, 1, 2, 5), 7), holder(at(Pending, 2, 4, 6), 1),
 		},
@@ -183,6 +187,13 @@ func TestCheckCatches(t *testing.T) {
 			grant(1, 0, 1, 1, 1, 100), answer(at(Replayed, 2, 4, 5), 8)}},
 		{"a replay from the future", WrongReplay, []Event{
 			grant(1, 0, 1, 1, 1, 100), answer(at(Replayed, 2, 2, 3), 7), answer(at(Committed, 1, 4, 5), 7)}},
+		{"seen as committed, which nobody asked for", WrongReplay, []Event{
+			grant(1, 0, 1, 1, 1, 100), at(Replayed, 0, 2, 3)}},
+		{"seen as committed, then as gone", LostCommit, []Event{
+			grant(1, 0, 1, 1, 1, 100), unknown(answer(at(Committed, 1, 2, 3), 7)), at(Replayed, 0, 4, 5), at(Missing, 0, 6, 7)}},
+		{"two replays that differ, and a look between", WrongReplay, []Event{
+			grant(1, 0, 1, 1, 1, 100), unknown(answer(at(Committed, 1, 2, 3), 7)), unknown(answer(at(Committed, 1, 2, 3), 8)),
+			answer(at(Replayed, 2, 4, 5), 7), at(Replayed, 0, 6, 7), answer(at(Replayed, 2, 8, 9), 8)}},
 		{"one fence for two keys", RepeatedFence, []Event{
 			grant(1, 0, 1, 1, 1, 100), of("l", grant(2, 2, 3, 1, 1, 104))}},
 		{"two fences for one attempt", RepeatedFence, []Event{

@@ -101,7 +101,9 @@ type Event struct {
 	PreviousFence uint64
 	// Deadline is until when nobody else may be admitted. Granted, Extended.
 	Deadline time.Duration
-	Response Digest // Committed, Replayed, Resolved as applied; Refused if it was one of these
+	// Committed, Replayed, Resolved as applied; Refused if it was one of these. None where a
+	// read showed that there is one, and not which.
+	Response Digest
 	Reason   string // Refused
 	Call     Kind   // Refused: what was asked for: Granted, Committed, Released, Extended, Resolved or Purged
 
