@@ -50,11 +50,11 @@ func (t *translator) survey() {
 }
 
 // mayEnd reports whether the record may be gone within the history, so that attempts are
-// counted from 1 again.
+// counted from 1 again. A purge whose only delivery was refused ended nothing.
 func mayEnd(events []*history.Event) bool {
 	shortest, first, last := forever, forever, time.Duration(0)
 	for _, e := range events {
-		if kind, asked := e.Asked(); asked && kind == history.Purged {
+		if kind, asked := e.Asked(); asked && kind == history.Purged && (e.Kind != history.Refused || doubtful(e)) {
 			return true
 		}
 		if e.Retention > 0 {
