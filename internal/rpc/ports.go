@@ -33,10 +33,10 @@ type Replica interface {
 	// Status describes the shard as this node sees it.
 	Status() shard.Status
 	// Page returns records in the order of their arrival, from the one after the
-	// given sequence on, as they are at live time. It is for the leader, and
-	// confirms that. keep is called with each record and the live time, in one
-	// goroutine, and must not keep what it is given. A page may be short while
-	// there is more.
+	// given sequence on, with every deadline noted that had come before the call. It is
+	// for the leader, and confirms that. keep is called with each record and the live
+	// time, in one goroutine, and must not keep what it is given. A page may be short
+	// while there is more.
 	Page(ctx context.Context, after uint64, limit int, keep func(*admission.Record, admission.Time) bool) (
 		records []*admission.Record, next uint64, more bool, err error)
 	// TransferLeadership hands the shard over to the named node, "" being any. It is

@@ -29,10 +29,9 @@ type filter struct {
 	state     admission.State // StateNone is every
 }
 
-// match reports whether a record, as it is at live time, is shown.
+// match reports whether a record is shown.
 func (f filter) match(r *admission.Record) bool {
-	return r != nil &&
-		(f.namespace == "" || f.namespace == r.Identity.Namespace) &&
+	return (f.namespace == "" || f.namespace == r.Identity.Namespace) &&
 		(f.operation == nil || *f.operation == r.Identity.Operation) &&
 		(f.state == admission.StateNone || f.state == r.State)
 }
@@ -124,9 +123,9 @@ func (s *server) shardPage(ctx context.Context, request *coordinatorv1.ListRecor
 // localPage reads a page of a shard that this node leads.
 func (s *server) localPage(ctx context.Context, replica Replica, f filter, at position, size int) (*coordinatorv1.ListRecordsResponse, error) {
 	var live admission.Time
-	records, next, more, err := replica.Page(ctx, at.after, size, func(stored *admission.Record, now admission.Time) bool {
+	records, next, more, err := replica.Page(ctx, at.after, size, func(record *admission.Record, now admission.Time) bool {
 		live = now
-		return f.match(admission.Look(stored, now))
+		return f.match(record)
 	})
 	if err != nil {
 		return nil, err

@@ -56,17 +56,19 @@ func (r *Replica) LeaderChanged() <-chan struct{} { return r.group.LeaderChanged
 const pageScanMax = 10_000
 
 // Page returns up to limit records that come after a sequence number, in the order of
-// their arrival, and that keep accepts. keep is called with each record and the
-// clock that it is seen at. The page may be short, or empty, while there is more. Only
-// the leader answers, and each page is up to date when it is read.
+// their arrival, and that keep accepts. keep is called with each record and the live
+// time. The page may be short, or empty, while there is more. Only the leader answers, and
+// each page is up to date when it is read.
 func (r *Replica) Page(ctx context.Context, after uint64, limit int, keep func(*admission.Record, admission.Time) bool) (
 	records []*admission.Record, next uint64, more bool, err error,
 ) {
-	if _, err := r.actor.Submit(ctx, actor.Request{Received: time.Now()}); err != nil {
+	reply, err := r.actor.Submit(ctx, actor.Request{Received: time.Now()})
+	if err != nil {
 		return nil, after, false, err
 	}
-	// The clock of the log: by now it is past every deadline that had come when the
-	// call was received.
+	// Records are shown as the log's clock has them: by now it is past every deadline that
+	// had come when the call was received. It stands still while nothing happens, so how
+	// old they are is for live time to say.
 	var clock admission.Time
 	if err := r.group.Store().View(func(tx *store.Tx) error {
 		clock = tx.Clock().Now
@@ -74,8 +76,9 @@ func (r *Replica) Page(ctx context.Context, after uint64, limit int, keep func(*
 	}); err != nil {
 		return nil, after, false, err
 	}
+	live := max(clock, reply.Live)
 	next, more, err = r.group.Store().Scan(after, pageScanMax, func(stored *admission.Record) bool {
-		if record := admission.Look(stored, clock); record != nil && keep(record, clock) {
+		if record := admission.Look(stored, clock); record != nil && keep(record, live) {
 			records = append(records, record)
 		}
 		return len(records) < limit
