@@ -169,6 +169,13 @@ func (c *Client) giveBack(of context.Context, run func(context.Context) error) {
 	}
 }
 
+// What a node may send ahead of what is read, in bytes. Windows that gRPC finds by itself are
+// measured with a ping for nearly every call, which wakes both ends twice.
+const (
+	streamWindow     = 256 << 10
+	connectionWindow = 1 << 20
+)
+
 // errPlain reports an address that would be spoken to in plain text.
 var errPlain = errors.New("is not on loopback: use WithTLS, or WithInsecure to go without")
 
@@ -195,6 +202,8 @@ func (c *Client) connect(address string) (*grpc.ClientConn, error) {
 			MinConnectTimeout: connectTimeout,
 		}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingTimeout}),
+		grpc.WithStaticStreamWindowSize(streamWindow),
+		grpc.WithStaticConnWindowSize(connectionWindow),
 	}
 	if c.dialer != nil {
 		target = "passthrough:///" + address

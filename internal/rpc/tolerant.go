@@ -25,16 +25,27 @@ import (
 // and the codec keeps the error in the envelope that a message arrives in, where the
 // handler finds it.
 
-// ServerOptions are the options that a server for these services must have: the bound
-// on messages, the codec that lets a message that is too large or does not decode be
-// answered with INVALID_ARGUMENT, and what large answers are counted by.
+// ServerOptions are the options that a server for these services must have: the bounds
+// on messages and on what is sent ahead, the codec that lets a message that is too large or
+// does not decode be answered with INVALID_ARGUMENT, and what large answers are counted by.
 func ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(receivedBytesMax),
 		grpc.ForceServerCodecV2(tolerantCodec{encoding.GetCodecV2(proto.Name)}),
 		grpc.Creds(linking{insecure.NewCredentials()}),
+		grpc.StaticStreamWindowSize(streamWindow),
+		grpc.StaticConnWindowSize(connectionWindow),
 	}
 }
+
+// What a client may send ahead of what is read, in bytes: gRPC asks for the rest of a
+// message as it reads it, so no call waits for more than a round trip. Windows that gRPC
+// would find by itself grow to 16 MiB, and are measured with a ping for nearly every call,
+// which wakes both ends twice.
+const (
+	streamWindow     = 256 << 10
+	connectionWindow = 1 << 20
+)
 
 // envelope is the message that it holds, to any codec but [tolerantCodec].
 type envelope struct {

@@ -169,6 +169,9 @@ func (r *Router) Call(to Leader) (grpc.ClientConnInterface, error) {
 		}),
 		// A connection whose other end is gone without a word is noticed.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second}),
+		// As for clients: gRPC's own windows are measured with a ping for nearly every call.
+		grpc.WithStaticStreamWindowSize(256 << 10),
+		grpc.WithStaticConnWindowSize(1 << 20),
 		// Whether a call may be sent again is decided where its outcome is understood.
 		grpc.WithDisableRetry(),
 		grpc.WithDisableServiceConfig(),
