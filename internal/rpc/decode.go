@@ -73,7 +73,10 @@ func decodeAttempt(given []byte) (id admission.AttemptID, err error) {
 		_, _ = rand.Read(id[:])
 		return id, nil
 	case len(id):
-		copy(id[:], given)
+		// Callers that forgot to draw would all be one attempt, and all be admitted.
+		if copy(id[:], given); id == (admission.AttemptID{}) {
+			return id, invalid("attempt_id", "is %d zero bytes, it must be drawn at random", len(id))
+		}
 		return id, nil
 	}
 	return id, invalid("attempt_id", "is %d bytes long, it must be %d", len(given), len(id))

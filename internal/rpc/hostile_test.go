@@ -175,6 +175,7 @@ func hostileOthers() []hostile {
 	operation, shard := "\xff", uint32(shardCount)
 	return []hostile{
 		{"a short attempt id", "attempt_id", "", reserve(func(r *coordinatorv1.ReserveRequest) { r.AttemptId = make([]byte, 15) })},
+		{"an attempt id that was not drawn", "attempt_id", "", reserve(func(r *coordinatorv1.ReserveRequest) { r.AttemptId = make([]byte, 16) })},
 		{"a long attempt id", "attempt_id", "", reserve(func(r *coordinatorv1.ReserveRequest) { r.AttemptId = make([]byte, 17) })},
 		{"a long fingerprint", "fingerprint", "", reserve(func(r *coordinatorv1.ReserveRequest) { r.Fingerprint = make([]byte, 65) })},
 		{"a long owner", "owner", "", reserve(func(r *coordinatorv1.ReserveRequest) { r.Owner = strings.Repeat("o", 129) })},

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"strings"
@@ -63,7 +64,7 @@ func limits() []limit {
 		reserving("identity.key", 1, 255, func(r *coordinatorv1.ReserveRequest, n int) { r.Identity.Key = strings.Repeat("k", n) }),
 		reserving("fingerprint", 0, 64, func(r *coordinatorv1.ReserveRequest, n int) { r.Fingerprint = make([]byte, n) }),
 		reserving("owner", 0, 128, func(r *coordinatorv1.ReserveRequest, n int) { r.Owner = strings.Repeat("o", n) }),
-		reserving("attempt_id", 16, 16, func(r *coordinatorv1.ReserveRequest, n int) { r.AttemptId = make([]byte, n) }),
+		reserving("attempt_id", 16, 16, func(r *coordinatorv1.ReserveRequest, n int) { r.AttemptId = bytes.Repeat([]byte{1}, n) }),
 		reserving("pending_ttl", 100, day, func(r *coordinatorv1.ReserveRequest, n int) { r.PendingTtl = milliseconds(n) }),
 		reserving("retention", 1000, 30*day, func(r *coordinatorv1.ReserveRequest, n int) { r.Retention = milliseconds(n) }),
 		reserving("wait", 0, 60_000, func(r *coordinatorv1.ReserveRequest, n int) { r.Wait = milliseconds(n) }),
