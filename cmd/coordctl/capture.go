@@ -29,6 +29,8 @@ const (
 	streamStderr
 )
 
+var streamNames = [...]string{"stdout", "stderr"}
+
 // piece is what was written to one stream in one go, between writes to the other.
 type piece struct {
 	stream stream
@@ -39,10 +41,11 @@ type piece struct {
 // order in which it was read. It holds at most twice of what it keeps. Its methods may be
 // called from any goroutine.
 type capture struct {
-	mu      sync.Mutex
-	pieces  []piece
-	bytes   int
-	leftOut int64
+	mu       sync.Mutex
+	pieces   []piece
+	bytes    int
+	leftOut  int64
+	unpassed [2]error // why a stream could not be passed on any more, by stream
 }
 
 func newCapture() *capture { return &capture{} }
@@ -92,6 +95,20 @@ func (c *capture) trim() {
 	c.pieces = kept
 }
 
+// brokenOff notes that a stream is not passed on any more.
+func (c *capture) brokenOff(s stream, why error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unpassed[s] = why
+}
+
+// brokenOffs returns why streams are not passed on any more.
+func (c *capture) brokenOffs() [2]error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unpassed
+}
+
 // passing writes on what a command writes, and keeps the end of it. It never fails: that
 // nobody reads this program's output any more is no reason to undo what the command is
 // doing.
@@ -106,8 +123,10 @@ type passing struct {
 func (p *passing) Write(written []byte) (int, error) {
 	p.kept.add(p.stream, written)
 	if !p.broken {
-		_, err := p.to.Write(written)
-		p.broken = err != nil
+		if _, err := p.to.Write(written); err != nil {
+			p.broken = true
+			p.kept.brokenOff(p.stream, err)
+		}
 	}
 	return len(written), nil
 }

@@ -172,6 +172,9 @@ func TestPassingSurvivesItsReader(t *testing.T) {
 	if body := kept.response(0).Body; string(body) != "abcabc" {
 		t.Errorf("kept %q", body)
 	}
+	if broken := kept.brokenOffs(); broken[streamStdout] == nil || broken[streamStderr] != nil {
+		t.Errorf("noted %v", broken)
+	}
 }
 
 type brokenPipe struct{}

@@ -207,8 +207,12 @@ func attempt(command *cobra.Command, text string) ([]byte, error) {
 
 func decodeHex(flag, text string) ([]byte, error) {
 	decoded, err := hex.DecodeString(text)
-	if err != nil {
-		return nil, usagef("--%s is not in hex", flag)
+	var digit hex.InvalidByteError
+	switch {
+	case errors.As(err, &digit):
+		return nil, usagef("--%s is not in hex: there is %q in it", flag, byte(digit))
+	case err != nil:
+		return nil, usagef("--%s has %d hex digits, and two are a byte", flag, len(text))
 	}
 	return decoded, nil
 }

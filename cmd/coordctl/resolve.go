@@ -29,7 +29,7 @@ func (c *control) resolve() *cobra.Command {
 --not-applied says that it did not act and can no longer act. --revision is the one
 that get showed: what has changed since is not settled.`,
 		Example: `  coordctl get KEY                                     # in doubt, its owner, its revision
-  coordctl resolve KEY --revision 12 --applied --code 201 --note "it is in the books"
+  coordctl resolve KEY --revision 12 --applied --code 201 --body "it is in the books"
   coordctl resolve KEY --revision 12 --not-applied --note "the machine had no network"`,
 		Args: oneKey,
 		RunE: func(command *cobra.Command, arguments []string) error {
@@ -70,7 +70,7 @@ that get showed: what has changed since is not settled.`,
 	flags.Uint64Var(&revision, "revision", 0, "the revision that was looked at (required)")
 	flags.BoolVar(&applied, "applied", false, "the attempt did act")
 	flags.BoolVar(&notApplied, "not-applied", false, "the attempt did not act and can no longer act")
-	flags.StringVar(&note, "note", "", "how that is known")
+	flags.StringVar(&note, "note", "", "how that is known; of what is settled as not applied it is kept as the release reason")
 	mayBeEmpty(flags, "note")
 	return command
 }

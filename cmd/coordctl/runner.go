@@ -333,6 +333,11 @@ func (r *runner) settle(reservation *client.Reservation, e ending, kept *capture
 	done := make(chan struct{})
 	defer close(done)
 	go r.giveUpOnSignals(done)
+	for stream, why := range kept.brokenOffs() {
+		if why != nil {
+			r.complain(fmt.Sprintf("not all of the command's %s could be passed on: %s", streamNames[stream], rootCause(why)))
+		}
+	}
 	switch {
 	case e.unstarted != nil:
 		return r.releaseUnstarted(reservation, e.unstarted)
