@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
@@ -99,6 +100,8 @@ func worthRetrying(err error) bool {
 		return true // NO_LEADER, SHUTTING_DOWN, OUTCOME_UNKNOWN, or no word at all
 	case codes.ResourceExhausted:
 		return reasonOf(err) == "OVERLOADED"
+	case codes.Internal: // gRPC's word for an answer that breaks off
+		return status.Convert(err).Message() == io.ErrUnexpectedEOF.Error()
 	default:
 		return false
 	}
