@@ -46,6 +46,7 @@ const (
 	etcdName      = "etcd"
 	redisName     = "Redis, 1 node"
 	postgresName  = "PostgreSQL, 1 node"
+	postgresSwept = "PostgreSQL, 1 node, deadlines swept"
 	echoName      = "gRPC echo"
 )
 
@@ -104,6 +105,7 @@ func (s *systems) tables(callers []int) []table {
 		{name: oursOneStream, do: one.streamed, servers: one.pids, entries: one.logged},
 	}, ratios: []ratio{
 		{ours: oursOneUnary, theirs: postgresName, callers: []int{64}, floor: 2, goal: 3},
+		{ours: oursOneUnary, theirs: postgresSwept, callers: []int{64}, floor: 2, goal: 3},
 		{ours: oursOneStream, theirs: redisName, callers: []int{64}, floor: 0.7, goal: 1},
 	}}
 	alone := table{name: "one caller", callers: []int{1}, contenders: []contender{
@@ -141,7 +143,9 @@ func (s *systems) tables(callers []int) []table {
 		storm.contenders = append(storm.contenders, contender{name: redisName, do: r.duplicate, before: r.takeKey, servers: r.pids})
 	}
 	if p := s.postgres; p != nil {
-		single.contenders = append(single.contenders, contender{name: postgresName, do: p.pair, servers: p.pids})
+		single.contenders = append(single.contenders,
+			contender{name: postgresName, do: p.pair(plain), servers: p.pids},
+			contender{name: postgresSwept, do: p.pair(swept), servers: p.pids})
 		storm.contenders = append(storm.contenders, contender{name: postgresName, do: p.duplicate, before: p.takeKey, servers: p.pids})
 	}
 	return []table{alone, pairs, single, storm}
@@ -344,17 +348,24 @@ func TestProfile(t *testing.T) {
 	}
 	for _, one := range []struct {
 		name     string
+		nodes    int
 		callers  int
 		streamed bool
 		storm    bool
-	}{{name: "unary", callers: 256}, {name: "a few", callers: 64}, {name: "streamed", callers: 256, streamed: true}, {name: "storm", callers: 64, storm: true}} {
+	}{
+		{name: "unary", nodes: 3, callers: 256},
+		{name: "a few", nodes: 3, callers: 64},
+		{name: "streamed", nodes: 3, callers: 256, streamed: true},
+		{name: "storm", nodes: 3, callers: 64, storm: true},
+		{name: "one node", nodes: 1, callers: 64},
+	} {
 		t.Run(one.name, func(t *testing.T) {
 			dir := *profileFlag + "/" + one.name
 			if err := os.MkdirAll(dir, 0o750); err != nil {
 				t.Fatal(err)
 			}
 			t.Setenv("PROFILE_TO", dir+"/node")
-			c := startCoordinator(t, buildCoordinator(t, true), 3, *shardsFlag, strings.Fields(*settingsFlag)...)
+			c := startCoordinator(t, buildCoordinator(t, true), one.nodes, *shardsFlag, strings.Fields(*settingsFlag)...)
 			do := c.pair
 			switch {
 			case one.streamed:

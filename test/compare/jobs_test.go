@@ -135,7 +135,7 @@ func TestJobs(t *testing.T) {
 		}
 		p := startPostgres(t, programs)
 		p.takeKey(t)
-		once(t, p.pair, p.duplicate)
+		once(t, p.pair(plain), p.pair(swept), p.duplicate)
 	})
 	t.Run("echo", func(t *testing.T) { once(t, startEcho(t).do) })
 }

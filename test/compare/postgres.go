@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -65,11 +66,51 @@ func startPostgres(t testing.TB, programs string) *postgres {
 		}
 	})
 	await(t, "PostgreSQL", pool.Ping)
-	if _, err := pool.Exec(t.Context(), `CREATE TABLE record (
-		name text PRIMARY KEY, token text NOT NULL, until timestamptz NOT NULL, response text)`); err != nil {
-		t.Fatal(err)
+	for _, statement := range []string{
+		"CREATE TABLE plain (" + columns + ")",
+		"CREATE TABLE swept (" + columns + ")",
+		"CREATE INDEX ON swept (until)",
+	} {
+		if _, err := pool.Exec(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
 	}
+	p.sweep(t)
 	return p
+}
+
+// The tables: one in which a row stays until somebody removes it, and one whose rows go
+// when their time is over, as a TTL has it.
+const (
+	plain   = "plain"
+	swept   = "swept"
+	columns = "name text PRIMARY KEY, token text NOT NULL, until timestamptz NOT NULL, response text"
+)
+
+// sweep removes once a second what is over, as long as the test goes on. In a run nothing
+// is: what it costs is the index.
+func (p *postgres) sweep(t testing.TB) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	var sweeping sync.WaitGroup
+	sweeping.Go(func() {
+		every := time.NewTicker(time.Second)
+		defer every.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-every.C:
+				if _, err := p.pool.Exec(ctx, "DELETE FROM swept WHERE until < now()"); err != nil && ctx.Err() == nil {
+					t.Errorf("sweep: %v", err)
+				}
+			}
+		}
+	})
+	t.Cleanup(func() {
+		stop()
+		sweeping.Wait()
+	})
 }
 
 // asUser returns what a command is put behind to be run as another user, who may then
@@ -118,33 +159,37 @@ func (p *postgres) pids() []int {
 	return pids
 }
 
-const (
-	insert = `INSERT INTO record (name, token, until) VALUES ($1, $2, $3)
+// insert is an INSERT that says whether the row is new, and what is stored in it.
+func insert(table string) string {
+	return "INSERT INTO " + table + ` (name, token, until) VALUES ($1, $2, $3)
 		ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING (xmax = 0), coalesce(response, '')`
-	update = `UPDATE record SET response = $3, until = $4 WHERE name = $1 AND token = $2 AND response IS NULL`
-)
+}
 
-// pair is an INSERT that says whether the row is new, and an UPDATE of it.
-func (p *postgres) pair(ctx context.Context, _ int) error {
-	name, token := newName(), rand.Text()
-	fresh, held := false, ""
-	if err := p.pool.QueryRow(ctx, insert, name, token, time.Now().Add(pendingWindow)).Scan(&fresh, &held); err != nil {
+// pair returns what makes an INSERT, and an UPDATE of the new row.
+func (p *postgres) pair(table string) func(context.Context, int) error {
+	insert := insert(table)
+	update := "UPDATE " + table + " SET response = $3, until = $4 WHERE name = $1 AND token = $2 AND response IS NULL"
+	return func(ctx context.Context, _ int) error {
+		name, token := newName(), rand.Text()
+		fresh, held := false, ""
+		if err := p.pool.QueryRow(ctx, insert, name, token, time.Now().Add(pendingWindow)).Scan(&fresh, &held); err != nil {
+			return err
+		}
+		if !fresh {
+			return errTaken
+		}
+		done, err := p.pool.Exec(ctx, update, name, token, response, time.Now().Add(retentionWindow))
+		if err == nil && done.RowsAffected() != 1 {
+			err = errLost
+		}
 		return err
 	}
-	if !fresh {
-		return errTaken
-	}
-	done, err := p.pool.Exec(ctx, update, name, token, response, time.Now().Add(retentionWindow))
-	if err == nil && done.RowsAffected() != 1 {
-		err = errLost
-	}
-	return err
 }
 
 // duplicate is the same INSERT of a row that is there, and returns what it holds.
 func (p *postgres) duplicate(ctx context.Context, _ int) error {
 	fresh, held := false, ""
-	err := p.pool.QueryRow(ctx, insert, taken, rand.Text(), time.Now().Add(pendingWindow)).Scan(&fresh, &held)
+	err := p.pool.QueryRow(ctx, insert(plain), taken, rand.Text(), time.Now().Add(pendingWindow)).Scan(&fresh, &held)
 	switch {
 	case err != nil:
 		return err
@@ -158,7 +203,7 @@ func (p *postgres) duplicate(ctx context.Context, _ int) error {
 
 func (p *postgres) takeKey(t testing.TB) {
 	t.Helper()
-	if _, err := p.pool.Exec(t.Context(), `INSERT INTO record (name, token, until, response) VALUES ($1, '', now(), $2)
+	if _, err := p.pool.Exec(t.Context(), `INSERT INTO plain (name, token, until, response) VALUES ($1, '', now(), $2)
 		ON CONFLICT (name) DO NOTHING`, taken, response); err != nil {
 		t.Fatal(err)
 	}
