@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -101,6 +103,65 @@ func (s *State) check() error {
 	return nil
 }
 
+// stored is a State as it is in the file. Numbers and addresses look right with a flipped
+// bit in them, too, so there is a checksum; files from before it have none.
+type stored struct {
+	State
+	Checksum string `json:"checksum,omitempty"`
+}
+
+func (s stored) text() []byte {
+	text, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		panic(err) // texts and numbers always encode
+	}
+	return append(text, '\n')
+}
+
+// checksum is that of the text without it.
+func (s stored) checksum() string {
+	s.Checksum = ""
+	return fmt.Sprintf("%08x", crc32.Checksum(s.text(), crc32.MakeTable(crc32.Castagnoli)))
+}
+
+func encode(state *State) []byte {
+	s := stored{State: *state}
+	s.Checksum = s.checksum()
+	return s.text()
+}
+
+// decode says of what is no content of a node.json what it is.
+func decode(content []byte) (State, error) {
+	decoder := json.NewDecoder(bytes.NewReader(content))
+	decoder.DisallowUnknownFields()
+	var (
+		s       stored
+		syntax  *json.SyntaxError
+		another *json.UnmarshalTypeError
+	)
+	switch err := decoder.Decode(&s); {
+	case errors.Is(err, io.EOF):
+		return State{}, errors.New("is empty")
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return State{}, fmt.Errorf("ends early, after %d bytes", len(content))
+	case errors.As(err, &syntax):
+		return State{}, fmt.Errorf("is no JSON from byte %d on", syntax.Offset)
+	case errors.As(err, &another):
+		return State{}, fmt.Errorf("holds in %q what cannot be there", strings.TrimPrefix(another.Field, "State."))
+	case err != nil:
+		return State{}, fmt.Errorf("holds what this program does not know (%s)", strings.TrimPrefix(err.Error(), "json: "))
+	case decoder.More():
+		return State{}, errors.New("does not end where it should")
+	}
+	if err := s.check(); err != nil {
+		return State{}, err
+	}
+	if sum := s.checksum(); s.Checksum != "" && s.Checksum != sum {
+		return State{}, fmt.Errorf("has the checksum %s, and says %s", sum, s.Checksum)
+	}
+	return s.State, nil
+}
+
 // File is a node's node.json. Its methods may be called from any goroutine.
 type File struct {
 	path string
@@ -139,15 +200,7 @@ func Open(dir, nodeID string, shards, shardsDefault int) (*File, error) {
 	case err != nil:
 		return nil, err
 	}
-	decoder := json.NewDecoder(bytes.NewReader(content))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&f.state); err != nil {
-		return nil, fmt.Errorf("%s is damaged, or of another program: %w", f.path, err)
-	}
-	if decoder.More() {
-		return nil, fmt.Errorf("%s is damaged, or of another program: more follows its end", f.path)
-	}
-	if err := f.state.check(); err != nil {
+	if f.state, err = decode(content); err != nil {
 		return nil, fmt.Errorf("%s is damaged, or of another program: it %w", f.path, err)
 	}
 	if f.state.Superseded != "" {
@@ -280,11 +333,7 @@ func (f *File) write(state *State) error {
 			return err
 		}
 	}
-	content, err := json.MarshalIndent(state, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode %s: %w", f.path, err)
-	}
-	info, err := replaceFile(f.path, append(content, '\n'))
+	info, err := replaceFile(f.path, encode(state))
 	if info != nil {
 		f.file = info
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -53,8 +55,8 @@ func TestStartsAreCounted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := strings.Replace(string(content), ",\n  \"starts\": 3", "", 1)
-	if before == string(content) {
+	before := strings.Replace(unsigned(string(content)), ",\n  \"starts\": 3", "", 1)
+	if before == unsigned(string(content)) {
 		t.Fatalf("no starts in %s", content)
 	}
 	if err := os.WriteFile(path, []byte(before), 0o600); err != nil {
@@ -66,6 +68,46 @@ func TestStartsAreCounted(t *testing.T) {
 	}
 	if got, err := f.CountStart(); err != nil || got != 1 {
 		t.Errorf("got %d, %v", got, err)
+	}
+}
+
+// unsigned is a file as it was before there was a checksum in it.
+func unsigned(content string) string {
+	return regexp.MustCompile(`,\n  "checksum": "[0-9a-f]{8}"`).ReplaceAllString(content, "")
+}
+
+// A bit that flips does not go unnoticed, wherever it is, unless the content is the same.
+func TestFlippedBitInTheFile(t *testing.T) {
+	dir := t.TempDir()
+	f, err := Open(dir, "n1", 3, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	self := peer.Member{Name: "n1", Incarnation: f.State().Incarnation, PeerAddress: "10.0.0.1:7430", ClientAddress: "10.0.0.1:7420"}
+	if err := f.update(func(s *State) { s.ClusterID, s.Members, s.Starts = "c0ffee", []peer.Member{self}, 77 }); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, FileName)
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, refused := f.State(), 0
+	for bit := range 8 * len(content) {
+		flipped := bytes.Clone(content)
+		flipped[bit/8] ^= 1 << (bit % 8)
+		if err := os.WriteFile(path, flipped, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		switch got, err := Open(dir, "n1", 3, 3); {
+		case err != nil:
+			refused++
+		case !reflect.DeepEqual(got.State(), want):
+			t.Fatalf("byte %d: took %s for %+v", bit/8, flipped, got.State())
+		}
+	}
+	if refused < 7*len(content) {
+		t.Errorf("%d of %d were refused", refused, 8*len(content))
 	}
 }
 
@@ -122,8 +164,8 @@ func TestFileOfSomethingElse(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			changed := strings.Replace(string(content), old, new, 1)
-			if changed == string(content) {
+			changed := strings.Replace(unsigned(string(content)), old, new, 1)
+			if changed == unsigned(string(content)) {
 				t.Fatalf("%q is not in %s", old, content)
 			}
 			write(FileName, changed)(t, dir)
@@ -139,11 +181,12 @@ func TestFileOfSomethingElse(t *testing.T) {
 			}
 		}, "holds shards, but"},
 		"foreign file":      {write("PG_VERSION", "18"), "holds %/PG_VERSION and no node.json"},
-		"empty node.json":   {write(FileName, ""), "%/node.json is damaged"},
-		"garbage":           {write(FileName, "\x00\x01\x02"), "%/node.json is damaged"},
-		"another program's": {write(FileName, `{"name":"x"}`), "%/node.json is damaged"},
-		"cut":               {change("\n}\n", ""), "%/node.json is damaged"},
-		"two":               {change("\n}\n", "\n}\n{}"), "%/node.json is damaged"},
+		"empty node.json":   {write(FileName, ""), "%/node.json is damaged, or of another program: it is empty"},
+		"garbage":           {write(FileName, "\x00\x01\x02"), "it is no JSON from byte 1 on"},
+		"another program's": {write(FileName, `{"name":"x"}`), `it holds what this program does not know (unknown field "name")`},
+		"another type":      {write(FileName, `{"format":"x"}`), `it holds in "format" what cannot be there`},
+		"cut":               {change("\n}\n", ""), "it ends early, after "},
+		"two":               {change("\n}\n", "\n}\n{}"), "it does not end where it should"},
 		"too long":          {write(FileName, strings.Repeat(" ", fileBytesMax+1)), "%/node.json is damaged"},
 		"another format":    {change(`"format": 1`, `"format": 2`), "is of format 2"},
 		"no incarnation":    {change(`"incarnation": "`, `"incarnation": "x`), "is not 32 hexadecimal digits"},
