@@ -39,16 +39,19 @@ type (
 	}
 )
 
+// Both wait for a node that is busy: the machine may be.
+const controlWaits = "--timeout=30s"
+
 func members(t *testing.T, c *process.Cluster, asked *process.Node) (shown membersShown) {
 	t.Helper()
-	must(t, c.Programs.ControlJSON(&shown, time.Minute, []string{asked.Client}, "members"))
+	must(t, c.Programs.ControlJSON(&shown, time.Minute, []string{asked.Client}, "members", controlWaits))
 	return shown
 }
 
 func shards(t *testing.T, c *process.Cluster, asked *process.Node) []shardShown {
 	t.Helper()
 	var shown struct{ Shards []shardShown }
-	must(t, c.Programs.ControlJSON(&shown, time.Minute, []string{asked.Client}, "shards"))
+	must(t, c.Programs.ControlJSON(&shown, time.Minute, []string{asked.Client}, "shards", controlWaits))
 	return shown.Shards
 }
 
