@@ -423,6 +423,7 @@ func TestStopHandsOver(t *testing.T) {
 			if took := time.Since(before); took > 5*time.Second {
 				t.Errorf("stopping %s took %v", name, took)
 			}
+			synctest.Wait() // who was handed a shard takes it now
 			for _, n := range w.nodes {
 				for i := range n.shards.count {
 					leader := n.shards.Replica(i).Leader()
