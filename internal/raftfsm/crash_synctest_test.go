@@ -348,6 +348,45 @@ func TestReconcile(t *testing.T) {
 	}
 }
 
+// A log that was put in the place of another shard's is not replayed.
+func TestALogOfAnotherShard(t *testing.T) {
+	base := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, base, "a")
+		c.start("a")
+		c.admit(c.leader(), 0, 10)
+		c.stop("a")
+		for name, change := range map[string]func(*store.Identification){
+			"shard":   func(i *store.Identification) { i.Shard, i.Shards = i.Shard+1, i.Shards+1 },
+			"cluster": func(i *store.Identification) { i.ClusterID += "x" },
+		} {
+			other := c.config("a")
+			other.Dir, other.Create = filepath.Join(base, name), true
+			change(&other.Identification)
+			group, err := Open(other)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := group.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			whole := filepath.Join(base, "whole "+name)
+			copyTree(t, filepath.Join(base, "a"), whole)
+			if err := replaceTree(filepath.Join(other.Dir, logName), filepath.Join(whole, logName)); err != nil {
+				t.Fatal(err)
+			}
+			mixed := c.config("a")
+			mixed.Dir, mixed.Create = whole, false
+			if _, err := Open(mixed); !errors.Is(err, ErrDiverged) || !strings.Contains(err.Error(), "the log is of shard") {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		c.start("a") // its own
+		c.leader()
+		c.stop("a")
+	})
+}
+
 // TestTheLogsIndexIsNeverMadeAnew: it holds the term and the vote, and a replica that
 // has lost those could vote a second time.
 func TestTheLogsIndexIsNeverMadeAnew(t *testing.T) {

@@ -60,7 +60,8 @@
 //     not listed, and is the state once it has been checked and renamed.
 //  6. Nothing that was acknowledged is taken back by a snapshot that comes late.
 //  7. Log and state fit together when raft starts: what a crash may leave behind is
-//     repaired, anything else is refused, naming the directory.
+//     repaired, anything else is refused, naming the directory, another shard's log
+//     among it (logowner.go).
 //  8. A replica's term never goes back.
 //  9. Bytes are bounded: those of the log, of an entry's answers, of what is written
 //     behind.

@@ -53,7 +53,7 @@ func openWAL(dir string, open logOpening) (opened durableLog, files *segmentFile
 	defer func() {
 		// bbolt's way to say that a page is damaged.
 		if recovered := recover(); recovered != nil {
-			opened, files, err = nil, nil, fmt.Errorf("log %s is damaged: %v", dir, recovered)
+			opened, files, err = nil, nil, fmt.Errorf("log %s is damaged: what reads it makes no sense of it (%v)", dir, recovered)
 		}
 	}()
 	files = newSegmentFiles(open.rotated)

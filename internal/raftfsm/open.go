@@ -81,11 +81,17 @@ func (g *Group) open() error {
 	g.log = &logStore{log: log, watchdog: g.watchdog, fatal: g.cfg.Fatal, applied: func() (index, installed uint64) {
 		return g.store.Applied().Index, g.store.InstalledAt()
 	}}
+	if err := checkOwner(g.cfg.Dir, g.log, g.cfg.Identification); err != nil {
+		return err
+	}
 	if err := reconcile(g.cfg.Dir, g.log, g.store, g.cfg.Logger); err != nil {
 		return err
 	}
 	snapshots, err := openSnapshots(filepath.Join(g.cfg.Dir, snapshotName), g.store, g.log)
 	if err != nil {
+		return err
+	}
+	if err := noteOwner(g.log, g.cfg.Identification); err != nil {
 		return err
 	}
 	if err := g.bootstrap(); err != nil {
