@@ -207,10 +207,9 @@ func attempt(command *cobra.Command, text string) ([]byte, error) {
 
 func decodeHex(flag, text string) ([]byte, error) {
 	decoded, err := hex.DecodeString(text)
-	var digit hex.InvalidByteError
 	switch {
-	case errors.As(err, &digit):
-		return nil, usagef("--%s is not in hex: there is %q in it", flag, byte(digit))
+	case errors.As(err, new(hex.InvalidByteError)):
+		return nil, usagef("--%s is not in hex: there is %q in it", flag, string([]rune(strings.TrimLeft(text, "0123456789abcdefABCDEF"))[:1]))
 	case err != nil:
 		return nil, usagef("--%s has %d hex digits, and two are a byte", flag, len(text))
 	}

@@ -146,6 +146,8 @@ func decode(content []byte) (State, error) {
 		return State{}, fmt.Errorf("ends early, after %d bytes", len(content))
 	case errors.As(err, &syntax):
 		return State{}, fmt.Errorf("is no JSON from byte %d on", syntax.Offset)
+	case errors.As(err, &another) && another.Field == "":
+		return State{}, errors.New("is JSON of something else")
 	case errors.As(err, &another):
 		return State{}, fmt.Errorf("holds in %q what cannot be there", strings.TrimPrefix(another.Field, "State."))
 	case err != nil:

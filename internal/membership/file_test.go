@@ -184,6 +184,7 @@ func TestFileOfSomethingElse(t *testing.T) {
 		"empty node.json":   {write(FileName, ""), "%/node.json is damaged, or of another program: it is empty"},
 		"garbage":           {write(FileName, "\x00\x01\x02"), "it is no JSON from byte 1 on"},
 		"another program's": {write(FileName, `{"name":"x"}`), `it holds what this program does not know (unknown field "name")`},
+		"a list":            {write(FileName, "[]"), "it is JSON of something else"},
 		"another type":      {write(FileName, `{"format":"x"}`), `it holds in "format" what cannot be there`},
 		"cut":               {change("\n}\n", ""), "it ends early, after "},
 		"two":               {change("\n}\n", "\n}\n{}"), "it does not end where it should"},

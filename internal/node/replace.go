@@ -34,7 +34,7 @@ func (c cluster) Newcomer(ctx context.Context, nodeID string) (rpc.Newcomer, err
 // was taken in before, in some of the shards; then it is a member.
 func (n *Node) askNewcomer(ctx context.Context, nodeID string) (_ rpc.Newcomer, isMember bool, err error) {
 	if nodeID == n.cfg.NodeID {
-		return rpc.Newcomer{}, false, rpc.InvalidNode("names the node that was asked, which is a member; ask another one")
+		return rpc.Newcomer{}, false, rpc.InvalidNode("names the node that was asked; ask one that is not to be replaced")
 	}
 	addresses := make(map[string]bool)
 	for _, m := range n.membership.Directory().Members() {
