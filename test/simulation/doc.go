@@ -5,7 +5,7 @@
 //	make simulate HOURS=20           // prints the figures and, last, "violations: 0"
 //	make simulate HOURS=3 SEED=7     // the same hours again, as far as they can be
 //	bin/simulation.test -test.run '^TestSimulate$' -hours 1 -story // and what befell the cluster
-//	go test ./test/simulation        // one hour with a fresh seed, which is printed
+//	go test ./test/simulation        // one hour with SIMULATION_SEED, or a fresh one, which is printed
 //
 // # An hour
 //

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"testing/synctest"
 
@@ -54,11 +55,21 @@ func scratch(t *testing.T) string {
 	return dir
 }
 
-func drawSeed() uint64 {
+// drawSeed returns the seed that a flag names, or else SIMULATION_SEED, or else a fresh one.
+func drawSeed(t *testing.T) uint64 {
+	t.Helper()
 	if *seedFlag != 0 {
 		return *seedFlag
 	}
-	return rand.Uint64()
+	set := os.Getenv("SIMULATION_SEED")
+	if set == "" {
+		return rand.Uint64()
+	}
+	seed, err := strconv.ParseUint(set, 10, 64)
+	if err != nil {
+		t.Fatalf("SIMULATION_SEED: %v", err)
+	}
+	return seed
 }
 
 // TestSimulate lives through as many busy hours as it is told, in clusters of a few hours
@@ -66,7 +77,7 @@ func drawSeed() uint64 {
 // is one: see the package's documentation.
 func TestSimulate(t *testing.T) {
 	hours := max(1, *hoursFlag)
-	seed := drawSeed()
+	seed := drawSeed(t)
 	var all figures
 	lived, counted := 0, 0
 	defer func() {
