@@ -364,7 +364,7 @@ func TestReplaceMember(t *testing.T) {
 						&coordinatorv1.ReplaceMemberRequest{NodeId: name})
 				}
 				for name, want := range map[string]string{
-					lost: "nothing to replace", "n3": "ask another one", "n9": "no node of this cluster", "": "no node",
+					lost: "nothing to replace", "n3": "ask one that is not to be replaced", "n9": "no node of this cluster", "": "no node",
 				} {
 					if _, err := replace(name); reason.Of(err).Reason != reason.InvalidArgument || !strings.Contains(err.Error(), want) {
 						t.Errorf("replace %q: %v", name, err)
