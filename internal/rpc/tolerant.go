@@ -16,6 +16,7 @@ import (
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/internal/reason"
+	"github.com/atmostonce/coordinator/internal/shard"
 )
 
 // gRPC answers a message that does not decode with Internal, and one that is too large
@@ -33,19 +34,10 @@ func ServerOptions() []grpc.ServerOption {
 		grpc.MaxRecvMsgSize(receivedBytesMax),
 		grpc.ForceServerCodecV2(tolerantCodec{encoding.GetCodecV2(proto.Name)}),
 		grpc.Creds(linking{insecure.NewCredentials()}),
-		grpc.StaticStreamWindowSize(streamWindow),
-		grpc.StaticConnWindowSize(connectionWindow),
+		grpc.StaticStreamWindowSize(shard.StreamWindow),
+		grpc.StaticConnWindowSize(shard.ConnectionWindow),
 	}
 }
-
-// What a client may send ahead of what is read, in bytes: gRPC asks for the rest of a
-// message as it reads it, so no call waits for more than a round trip. Windows that gRPC
-// would find by itself grow to 16 MiB, and are measured with a ping for nearly every call,
-// which wakes both ends twice.
-const (
-	streamWindow     = 256 << 10
-	connectionWindow = 1 << 20
-)
 
 // envelope is the message that it holds, to any codec but [tolerantCodec].
 type envelope struct {

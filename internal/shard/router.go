@@ -60,6 +60,15 @@ type Config struct {
 	Fatal  func(error)
 }
 
+// What one end of a gRPC connection to a node may send ahead of what the other reads, in
+// bytes, of one stream and of all: gRPC asks for the rest of a message as it reads it, so no
+// call waits for more than a round trip. Windows that gRPC would find by itself grow to 16 MiB,
+// and are measured with a ping for nearly every call, which wakes both ends twice.
+const (
+	StreamWindow     = 256 << 10
+	ConnectionWindow = 1 << 20
+)
+
 // Router holds a node's replicas, one for each shard.
 type Router struct {
 	cfg      Config
@@ -169,9 +178,8 @@ func (r *Router) Call(to Leader) (grpc.ClientConnInterface, error) {
 		}),
 		// A connection whose other end is gone without a word is noticed.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second}),
-		// As for clients: gRPC's own windows are measured with a ping for nearly every call.
-		grpc.WithStaticStreamWindowSize(256 << 10),
-		grpc.WithStaticConnWindowSize(1 << 20),
+		grpc.WithStaticStreamWindowSize(StreamWindow),
+		grpc.WithStaticConnWindowSize(ConnectionWindow),
 		// Whether a call may be sent again is decided where its outcome is understood.
 		grpc.WithDisableRetry(),
 		grpc.WithDisableServiceConfig(),
