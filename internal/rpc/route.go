@@ -70,7 +70,7 @@ func route[A any](ctx context.Context, s *server, number int, call hop[A]) (A, e
 // tell tells the caller which shard its call was about, and where that is led, in the
 // headers of the answer. An answer of a session has fields for that.
 func (s *server) tell(ctx context.Context, number int, leader string) {
-	if call, ok := grpc.ServerTransportStreamFromContext(ctx).(*sessionHeaders); ok {
+	if call, ok := ctx.Value(toldKey{}).(*told); ok {
 		call.shard, call.leader = proto.Uint32(uint32(number)), leader
 		return
 	}
@@ -81,6 +81,15 @@ func (s *server) tell(ctx context.Context, number int, leader string) {
 	// It fails outside a server only, where nobody looks at headers.
 	_ = grpc.SetHeader(ctx, header)
 }
+
+// told is what a call of a session is told in its answer, and other calls in headers. It
+// is found in the context of the former.
+type told struct {
+	shard  *uint32
+	leader string
+}
+
+type toldKey struct{}
 
 // deliver is [route] without the headers: it returns the leader's client address,
 // or "" where that is not known.

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -44,7 +43,7 @@ const (
 //
 // A call of a session takes the same way as one that is made by itself: through the
 // handler of its method, with a context that has its deadline, what its answer holds, and
-// a place for its headers.
+// a place for what would be its headers.
 func (s *coordinatorService) Session(stream grpc.BidiStreamingServer[coordinatorv1.SessionRequest, coordinatorv1.SessionResponse]) error {
 	ctx, cancel := context.WithCancel(stream.Context())
 	x := &session{
@@ -56,7 +55,7 @@ func (s *coordinatorService) Session(stream grpc.BidiStreamingServer[coordinator
 		running: make(map[uint64]context.CancelFunc),
 		answers: make(chan sessionAnswer, sessionCallsMax),
 		stalled: make(chan struct{}, 1),
-		work:    make(chan sessionWork),
+		work:    make(chan *sessionWork),
 	}
 	x.accepting, x.stop = context.WithCancel(ctx)
 	defer context.AfterFunc(ctx, x.room.close)()
@@ -114,7 +113,7 @@ type session struct {
 	calls   sync.WaitGroup                // none is added once it has ended
 
 	// work hands a call to a goroutine that has nothing to do; there are idle of them.
-	work chan sessionWork
+	work chan *sessionWork
 	idle atomic.Int32
 
 	// answers has room for every call that is under way: putting one in never blocks.
@@ -124,10 +123,13 @@ type session struct {
 // sessionAnswer is an answer on its way out.
 type sessionAnswer struct {
 	message *coordinatorv1.SessionAnswer
+	bytes   int
 	held    *held // what it holds until gRPC has written it
 	request int   // bytes of the request
-	large   bool  // it goes out by itself
 }
+
+// large reports whether an answer goes out by itself.
+func (a sessionAnswer) large() bool { return a.bytes > unsentFree }
 
 // end starts no more calls, and waits for those that are under way.
 func (x *session) end() {
@@ -198,13 +200,13 @@ func (x *session) start(call *coordinatorv1.SessionCall) error {
 		x.room.give(size)
 		return nil // as above
 	}
-	ctx, cancel := context.WithCancel(x.ctx)
-	if err := x.admit(call.GetId(), cancel); err != nil {
-		cancel()
+	w := &sessionWork{call: call, received: received, size: size, held: held{node: x.service.unsent, link: x.link}}
+	w.begin(x.ctx)
+	if err := x.admit(call.GetId(), w.cancel); err != nil {
+		w.cancel()
 		x.give(size)
 		return err
 	}
-	w := sessionWork{ctx: ctx, cancel: cancel, call: call, received: received, size: size}
 	select {
 	case x.work <- w:
 	default:
@@ -213,18 +215,46 @@ func (x *session) start(call *coordinatorv1.SessionCall) error {
 	return nil
 }
 
-// sessionWork is a call that is to be carried out.
+// sessionWork is a call that is to be carried out, and its context: what its answer holds
+// and says of its shard is found by it.
 type sessionWork struct {
-	ctx      context.Context
-	cancel   context.CancelFunc
+	context.Context // ends with the session, at the call's deadline, or when it is cancelled
+	cancel          context.CancelFunc
+
 	call     *coordinatorv1.SessionCall
 	received time.Time
 	size     int
+	wrong    error // its timeout is none
+	held     held
+	told     told
+}
+
+// begin gives the call a context of the session's.
+func (w *sessionWork) begin(ctx context.Context) {
+	if w.call.GetTimeout() != nil {
+		var timeout time.Duration
+		if timeout, w.wrong = decodeWindow("timeout", w.call.GetTimeout(), 0, time.Nanosecond, timeoutMax); w.wrong == nil {
+			w.Context, w.cancel = context.WithDeadline(ctx, w.received.Add(timeout))
+			return
+		}
+	}
+	w.Context, w.cancel = context.WithCancel(ctx)
+}
+
+// Value implements [context.Context].
+func (w *sessionWork) Value(key any) any {
+	switch key.(type) {
+	case heldKey:
+		return &w.held
+	case toldKey:
+		return &w.told
+	}
+	return w.Context.Value(key)
 }
 
 // serve carries out a call, and then others, as long as no more than enough goroutines
 // wait for one.
-func (x *session) serve(w sessionWork) {
+func (x *session) serve(w *sessionWork) {
 	for {
 		x.carryOut(w)
 		if x.idle.Add(1) > sessionIdleMax {
@@ -240,14 +270,14 @@ func (x *session) serve(w sessionWork) {
 	}
 }
 
-func (x *session) carryOut(w sessionWork) {
+func (x *session) carryOut(w *sessionWork) {
 	defer x.calls.Done()
 	defer w.cancel()
-	answer := x.answer(w.ctx, w.call, w.received)
-	answer.request = w.size
+	answer := x.answer(w)
 	x.mu.Lock()
 	delete(x.running, w.call.GetId())
 	x.mu.Unlock()
+	w.call = nil // what the answer holds may be kept for longer
 	x.answers <- answer
 }
 
@@ -259,7 +289,7 @@ func (x *session) give(size int) {
 
 // settle is the end of an answer: gRPC has it, or nobody will.
 func (x *session) settle(answer sessionAnswer, sent bool) {
-	if !sent || !answer.large {
+	if !sent || !answer.large() {
 		answer.held.end()
 	}
 	x.give(answer.request)
@@ -284,64 +314,52 @@ func (x *session) admit(id uint64, cancel context.CancelFunc) error {
 }
 
 // answer carries a call out.
-func (x *session) answer(ctx context.Context, call *coordinatorv1.SessionCall, received time.Time) sessionAnswer {
-	holds := &held{node: x.service.unsent, link: x.link}
-	headers := &sessionHeaders{}
-	ctx = context.WithValue(ctx, heldKey{}, holds)
-	ctx = grpc.NewContextWithServerTransportStream(ctx, headers)
-	answer := &coordinatorv1.SessionAnswer{Id: call.GetId()}
-	err := x.call(ctx, call, answer, received)
-	x.service.calls.ofSession(call, answer, received, err)
+func (x *session) answer(w *sessionWork) sessionAnswer {
+	answer := &coordinatorv1.SessionAnswer{Id: w.call.GetId()}
+	err := x.call(w, answer)
+	x.service.calls.ofSession(w.call, answer, w.received, err)
 	if err != nil {
-		holds.end()
+		w.held.end()
 		failed := status.Convert(err).Proto()
 		answer.Result = &coordinatorv1.SessionAnswer_Error{Error: &coordinatorv1.SessionError{
 			Code: failed.GetCode(), Message: failed.GetMessage(), Details: failed.GetDetails(),
 		}}
 	}
-	answer.Shard, answer.Leader = headers.shard, headers.leader
-	return sessionAnswer{message: answer, held: holds, large: proto.Size(answer) > unsentFree}
+	answer.Shard, answer.Leader = w.told.shard, w.told.leader
+	return sessionAnswer{message: answer, bytes: proto.Size(answer), held: &w.held, request: w.size}
 }
 
 // call hands a call to the handler of its method.
-func (x *session) call(
-	ctx context.Context, call *coordinatorv1.SessionCall, answer *coordinatorv1.SessionAnswer, received time.Time,
-) (err error) {
+func (x *session) call(w *sessionWork, answer *coordinatorv1.SessionAnswer) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			err = Panicked(x.service.logger, coordinatorv1.CoordinatorService_Session_FullMethodName, cause)
 		}
 	}()
-	if call.GetTimeout() != nil {
-		timeout, err := decodeWindow("timeout", call.GetTimeout(), 0, time.Nanosecond, timeoutMax)
-		if err != nil {
-			return err
-		}
-		deadline, cancel := context.WithDeadline(ctx, received.Add(timeout))
-		defer cancel()
-		ctx = deadline
+	if w.wrong != nil {
+		return w.wrong
 	}
-	switch called := call.GetCall().(type) {
+	switch called := w.call.GetCall().(type) {
 	case *coordinatorv1.SessionCall_Reserve:
-		done, err := x.service.Reserve(ctx, called.Reserve)
+		done, err := x.service.Reserve(w, called.Reserve)
 		if err == nil {
 			answer.Result = &coordinatorv1.SessionAnswer_Reserve{Reserve: done}
 		}
 		return err
 	case *coordinatorv1.SessionCall_Commit:
-		done, err := x.service.Commit(ctx, called.Commit)
+		done, err := x.service.Commit(w, called.Commit)
 		if err == nil {
 			answer.Result = &coordinatorv1.SessionAnswer_Commit{Commit: done}
 		}
 		return err
 	case *coordinatorv1.SessionCall_Release:
-		done, err := x.service.Release(ctx, called.Release)
+		done, err := x.service.Release(w, called.Release)
 		if err == nil {
 			answer.Result = &coordinatorv1.SessionAnswer_Release{Release: done}
 		}
 		return err
 	case *coordinatorv1.SessionCall_Extend:
-		done, err := x.service.Extend(ctx, called.Extend)
+		done, err := x.service.Extend(w, called.Extend)
 		if err == nil {
 			answer.Result = &coordinatorv1.SessionAnswer_Extend{Extend: done}
 		}
@@ -370,20 +388,20 @@ func (x *session) send() error {
 			batch = append(batch, first)
 			runtime.Gosched() // those that are about to be done go with it
 		}
-		size := proto.Size(batch[0].message)
+		size := batch[0].bytes
 	gather:
-		for !batch[0].large && len(batch) < sessionAnswersMax && size < sessionAnswerBytesMax {
+		for !batch[0].large() && len(batch) < sessionAnswersMax && size < sessionAnswerBytesMax {
 			select {
 			case another, more := <-x.answers:
 				switch {
 				case !more:
 					break gather
-				case another.large:
+				case another.large():
 					next = &another
 					break gather
 				}
 				batch = append(batch, another)
-				size += proto.Size(another.message)
+				size += another.bytes
 			default:
 				break gather
 			}
@@ -409,7 +427,7 @@ func (x *session) write(batch []sessionAnswer) error {
 	}
 	timer := time.AfterFunc(sessionStalledMax, func() { x.stalled <- struct{}{} })
 	var err error
-	if batch[0].large {
+	if batch[0].large() {
 		err = x.stream.SendMsg(answered{message, batch[0].held})
 	} else {
 		err = x.stream.Send(message)
@@ -420,27 +438,6 @@ func (x *session) write(batch []sessionAnswer) error {
 	}
 	return err
 }
-
-// sessionHeaders stands for the headers of one call, which would be the stream's: see
-// [server.tell]. Whoever sets others has them dropped.
-type sessionHeaders struct {
-	shard  *uint32
-	leader string
-}
-
-// Method implements [grpc.ServerTransportStream].
-func (*sessionHeaders) Method() string {
-	return coordinatorv1.CoordinatorService_Session_FullMethodName
-}
-
-// SetHeader implements [grpc.ServerTransportStream].
-func (*sessionHeaders) SetHeader(metadata.MD) error { return nil }
-
-// SendHeader implements [grpc.ServerTransportStream].
-func (*sessionHeaders) SendHeader(metadata.MD) error { return nil }
-
-// SetTrailer implements [grpc.ServerTransportStream].
-func (*sessionHeaders) SetTrailer(metadata.MD) error { return nil }
 
 // room bounds what is under way: calls, and their bytes. A call that is larger than the
 // bound by itself is let in alone.
