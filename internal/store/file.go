@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -43,6 +45,7 @@ type file struct {
 	path   string
 	db     *bolt.DB
 	handle *os.File
+	left   atomic.Bool // a transaction broke off, and keeps bbolt's locks
 }
 
 // fileError names the file that an error is about.
@@ -58,7 +61,11 @@ func fileError(path string, err error) error {
 func guard(do func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
-		if p := recover(); p != nil {
+		switch p := recover().(type) {
+		case nil:
+		case runtime.Error: // a fault, or an index that a page made up
+			err = fmt.Errorf("%w: a page of it cannot be read (%w)", ErrCorrupt, p)
+		default:
 			err = fmt.Errorf("%w: %v", ErrCorrupt, p)
 		}
 	}()
@@ -149,8 +156,12 @@ func lock(handle *os.File) error {
 	}
 }
 
-// close waits for transactions that are open.
+// close waits for transactions that are open. A file that one was left in stays mapped until
+// the process ends, which it is about to: the store has failed.
 func (f *file) close() error {
+	if f.left.Load() {
+		return f.handle.Close()
+	}
 	return guard(f.db.Close)
 }
 
@@ -163,9 +174,40 @@ func (f *file) bytes() int64 {
 	return info.Size()
 }
 
-// update runs do in a transaction for writing.
+// begin begins a transaction.
+func (f *file) begin(writes bool) (*bolt.Tx, error) {
+	begun := false
+	defer func() { f.leave(!begun) }()
+	tx, err := f.db.Begin(writes)
+	begun = true
+	return tx, err
+}
+
+// update runs do in a transaction for writing. One that breaks off is not taken back: for
+// that bbolt would walk over all pages, in a goroutine where nobody catches what it makes
+// of damaged ones.
 func (f *file) update(do func(tx *bolt.Tx) error) error {
-	return guard(func() error { return f.db.Update(do) })
+	return guard(func() error {
+		tx, err := f.begin(true)
+		if err != nil {
+			return err
+		}
+		ended := false
+		defer func() { f.leave(!ended) }()
+		if err := do(tx); err != nil {
+			return err
+		}
+		err = tx.Commit() // which has taken it back where it fails
+		ended = true
+		return err
+	})
+}
+
+// leave notes that bbolt was left in the middle of something, if it was.
+func (f *file) leave(amid bool) {
+	if amid {
+		f.left.Store(true)
+	}
 }
 
 // format writes what makes an empty database a state file.

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"strings"
@@ -211,6 +212,98 @@ func TestAFailedWriteFailsTheStore(t *testing.T) {
 	}
 	if told.Load() != 1 {
 		t.Errorf("Fatal was told %d times", told.Load())
+	}
+}
+
+// Somebody cuts or overwrites the file of a store that runs, or the disk cannot read it any
+// more: the store says so, and does not take the process with it.
+func TestDamageUnderARunningStoreFailsIt(t *testing.T) {
+	const records = 3000
+	cut := func(to int64) func(*testing.T, string) {
+		return func(t *testing.T, path string) {
+			if err := os.Truncate(path, to); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	overwritten := func(with byte, from int64) func(*testing.T, string) {
+		return func(t *testing.T, path string) {
+			info, err := os.Stat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f, err := os.OpenFile(path, os.O_WRONLY, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			if _, err := f.WriteAt(bytes.Repeat([]byte{with}, int(info.Size()-from)), from); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name, damage := range map[string]func(*testing.T, string){
+		"cut to nothing":         cut(0),
+		"cut to the meta pages":  cut(2 * 4096),
+		"cut to a half":          cut(200 << 10),
+		"all of it zeros":        overwritten(0, 0),
+		"all of it ones":         overwritten(0xff, 0),
+		"zeros after the metas":  overwritten(0, 2*4096),
+		"ones after the metas":   overwritten(0xff, 2*4096),
+		"letters after the meta": overwritten('x', 2*4096),
+	} {
+		for use, reach := range map[string]func(*Store) error{
+			"write": func(s *Store) error {
+				for i := range records {
+					if _, err := s.Update(Position{Index: uint64(records + i + 1), Term: 1}, func(tx *Tx) error {
+						_, err := decide(tx, testReserve(records+i)) // it looks at no page
+						return err
+					}); err != nil {
+						return err
+					}
+				}
+				return s.Flush()
+			},
+			"read": func(s *Store) error {
+				for i := range records {
+					if err := s.View(func(tx *Tx) error { _, err := tx.Admission(testIdentity(i)); return err }); err != nil {
+						return err
+					}
+				}
+				return nil
+			},
+			"hash": func(s *Store) error { _, _, err := s.StateHash(); return err },
+			"copy": func(s *Store) error { _, err := s.Copy(); return err },
+		} {
+			t.Run(name+"/"+use, func(t *testing.T) {
+				var told atomic.Int32
+				cfg := testConfig(t)
+				cfg.Fatal = func(error) { told.Add(1) }
+				s, err := Open(cfg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i := range records {
+					update(t, s, testReserve(i))
+				}
+				if err := s.Flush(); err != nil {
+					t.Fatal(err)
+				}
+				damage(t, cfg.Path)
+				if err := reach(s); !errors.Is(err, ErrFailed) || !errors.Is(err, ErrCorrupt) {
+					t.Errorf("error %v, want %v and %v", err, ErrFailed, ErrCorrupt)
+				}
+				if err := s.View(func(*Tx) error { return nil }); !errors.Is(err, ErrFailed) {
+					t.Errorf("it goes on: %v", err)
+				}
+				if err := s.Close(); !errors.Is(err, ErrFailed) {
+					t.Errorf("close: %v", err)
+				}
+				if told.Load() != 1 {
+					t.Errorf("Fatal was told %d times", told.Load())
+				}
+			})
+		}
 	}
 }
 

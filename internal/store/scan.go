@@ -209,7 +209,7 @@ func (s *Store) long(read func(tx *bolt.Tx, h head) error) error {
 	defer s.copying.Done()
 	var tx *bolt.Tx
 	err := guard(func() (err error) {
-		tx, err = s.file.db.Begin(false)
+		tx, err = s.file.begin(false)
 		return err
 	})
 	s.mu.RUnlock()

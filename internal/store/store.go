@@ -47,8 +47,11 @@ type Store struct {
 	updates   uint64 // changes to head or records since the store was opened
 	saved     uint64 // updates that are durable
 	durable   head   // as the file has it
-	failed    error  // why the store has failed
+	failed    error  // why the store answers no more
 	closed    bool
+
+	failing sync.Once
+	failure error // what it has failed of first; set once, by failing
 
 	// commit is held by whoever writes to the file, or puts another in its place.
 	// It is taken before mu.
@@ -258,21 +261,21 @@ func (s *Store) Stats() Stats {
 // fail makes every later call return the error, and tells Fatal, once. The lock is
 // not held.
 func (s *Store) fail(cause error) error {
-	s.mu.Lock()
-	first := s.failed == nil
-	if first {
-		s.failed = fileError(s.config.Path, fmt.Errorf("%w: %w", ErrFailed, cause))
-	}
-	failed := s.failed
-	s.settled.Broadcast()
-	s.mu.Unlock()
-	if first {
+	s.failing.Do(func() {
+		s.failure = fileError(s.config.Path, fmt.Errorf("%w: %w", ErrFailed, cause))
 		s.config.Logger.Error("the state file has failed", "path", s.config.Path, "error", cause)
 		if s.config.Fatal != nil {
-			s.config.Fatal(failed)
+			s.config.Fatal(s.failure)
 		}
+	})
+	// Not before: who has the lock may wait for one that a fault has left taken.
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failed == nil {
+		s.failed = s.failure
+		s.settled.Broadcast()
 	}
-	return failed
+	return s.failed
 }
 
 // wake leaves a signal for the flusher; one that is there already is enough.

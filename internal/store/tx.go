@@ -221,11 +221,12 @@ func (t *Tx) begin() error {
 	if t.read != nil {
 		return nil
 	}
-	read, err := t.store.file.db.Begin(false)
+	read, err := t.store.file.begin(false)
 	if err != nil {
 		return err
 	}
-	t.read, t.records = read, read.Bucket(recordsBucket)
+	t.read = read // first: it is ended even where what follows is a fault
+	t.records = read.Bucket(recordsBucket)
 	return nil
 }
 

@@ -3,11 +3,14 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -163,6 +166,75 @@ func TestDamaged(t *testing.T) {
 		must(t, err)
 	}
 	verify(t, log)
+}
+
+// TestDamageUnderARunningNode: somebody cuts or overwrites the state file of a node that
+// runs. It ends, and says why, in its own words.
+func TestDamageUnderARunningNode(t *testing.T) {
+	t.Parallel() // it waits more than it works
+	for name, damage := range map[string]func(path string, size int64) error{
+		"cut to nothing": func(path string, _ int64) error { return os.Truncate(path, 0) },
+		"overwritten": func(path string, size int64) error {
+			f, err := os.OpenFile(path, os.O_WRONLY, 0)
+			if err != nil {
+				return err
+			}
+			_, err = f.WriteAt(bytes.Repeat([]byte{0xff}, int(size)), 0)
+			return errors.Join(err, f.Close())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := process.Start(t, programs, 1).Nodes[0]
+			service := coordinatorv1.NewCoordinatorServiceClient(n.Conn())
+			path := filepath.Join(n.Dir, "shards", "0001", "state.db")
+			info, err := os.Stat(path)
+			must(t, err)
+			must(t, damage(path, info.Size()))
+			ended := make(chan struct{})
+			var calls sync.WaitGroup
+			calls.Go(func() { // what is reserved is written down, and that fails
+				for i := 0; ; i++ {
+					select {
+					case <-ended:
+						return
+					case <-time.After(time.Millisecond):
+					}
+					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+					_, _ = service.Reserve(ctx, &coordinatorv1.ReserveRequest{Identity: &coordinatorv1.Identity{Key: fmt.Sprint(i)}})
+					cancel()
+				}
+			})
+			code, err := n.Wait(30 * time.Second)
+			close(ended)
+			calls.Wait()
+			must(t, err)
+			output := n.Output()
+			if code != 1 || strings.Contains(output, "goroutine ") || !strings.Contains(output, "state file "+path+": ") {
+				t.Errorf("exit code %d: %s", code, output)
+			}
+		})
+	}
+}
+
+// TestLogReaderGone: whoever reads a node's log goes away, and the node goes on.
+func TestLogReaderGone(t *testing.T) {
+	t.Parallel() // it waits more than it works
+	n := process.New(t, programs, 1).Nodes[0]
+	bash, err := exec.LookPath("bash")
+	must(t, err)
+	must(t, n.StartUnder([]string{bash, "-c", `exec "$0" "$@" 2> >(read -r first)`}))
+	must(t, n.Serving(30*time.Second)) // after many lines more than the first
+	service := coordinatorv1.NewCoordinatorServiceClient(n.Conn())
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if _, err := service.Reserve(ctx, &coordinatorv1.ReserveRequest{Identity: &coordinatorv1.Identity{Key: "k"}}); err != nil {
+		t.Error(err)
+	}
+	code, err := n.Stop()
+	must(t, err)
+	if code != 0 {
+		t.Errorf("a graceful stop ended with %d", code)
+	}
 }
 
 // listing returns the names of all files with their sizes; of node.json, which counts the
