@@ -8,9 +8,11 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -87,6 +89,8 @@ func serve(o *options, stderr io.Writer) (code int, err error) {
 	o.node.Version = version.Of()
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	// Whoever reads the log may go away: a node goes on without it.
+	signal.Ignore(syscall.SIGPIPE)
 	defer signal.Stop(signals)
 
 	n, err := node.Start(context.Background(), o.node)
@@ -166,7 +170,17 @@ func isTerminal(file *os.File) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// oneLine returns an error's text without line ends: joined errors have them.
+// oneLine returns an error's text without line ends, which joined errors have, and with what
+// a terminal would not show as it is escaped: an argument may hold anything.
 func oneLine(err error) string {
-	return strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	text := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	var shown strings.Builder
+	for _, r := range text {
+		if unicode.IsPrint(r) {
+			shown.WriteRune(r)
+			continue
+		}
+		shown.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+	}
+	return shown.String()
 }

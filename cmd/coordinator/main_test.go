@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
 	"os"
 	"syscall"
@@ -83,5 +84,15 @@ func TestDurationsAreLoggedForPeople(t *testing.T) {
 	}
 	if err := json.Unmarshal(out.Bytes(), &line); err != nil || line.Took != "776.749092ms" || line.G.None != "0s" || line.N != 7 {
 		t.Errorf("got %s, %v", &out, err)
+	}
+}
+
+func TestErrorsAreOneLineThatATerminalShows(t *testing.T) {
+	var stderr bytes.Buffer
+	if code := run([]string{"--\x1b[31mred\u202e\r"}, nil, io.Discard, &stderr); code != exitUsage {
+		t.Errorf("exit code %d", code)
+	}
+	if got, want := stderr.String(), `coordinator: unknown flag: --\x1b[31mred\u202e`+"\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -233,6 +233,9 @@ func (c *Config) validateAddresses() error {
 			return wrong(dialed.setting, "%v", err)
 		}
 	}
+	if c.PeerAdvertise != "" && c.peerListen() == "" {
+		return wrong("peer-advertise", "is %s, and there is no peer port: it needs --peers or --peer-listen", c.PeerAdvertise)
+	}
 	return nil
 }
 
