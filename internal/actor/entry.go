@@ -28,12 +28,16 @@ type company struct {
 	until    time.Time // they are waited for
 }
 
-// expectCompany notes who may come back now that a proposal has ended: they are waited for
-// as long as that took.
+// companyWait is how many times as long as an entry took those are waited for whose calls it
+// held. Measured from a half to three: docs/decisions/0004.
+const companyWait = 2
+
+// expectCompany notes who may come back now that a proposal has ended, and how long they are
+// waited for.
 func (a *Actor) expectCompany(p *proposal, now time.Time) {
 	a.company = company{
 		expected: len(p.commands) + a.open.calls(),
-		until:    now.Add(min(a.cfg.LingerMax, now.Sub(p.proposedAt))),
+		until:    now.Add(min(a.cfg.LingerMax, companyWait*now.Sub(p.proposedAt))),
 	}
 }
 
