@@ -4,13 +4,13 @@
 #
 #   BASE    what to compare with    (default: the merge base with origin/main or main;
 #                                    where that is HEAD itself, the commit before it)
-#   PKG     the packages            (default: the rules, the log, the actor, the store, the client)
+#   PKG     the packages            (default: the rules, the log, the actor, the store, the calls, the client)
 #   BENCH   which benchmarks, a regular expression (default: all)
 #   COUNT   how often each is run   (default: 6)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-pkg=${PKG:-./internal/admission ./internal/raftfsm ./internal/actor ./internal/store ./client}
+pkg=${PKG:-./internal/admission ./internal/raftfsm ./internal/actor ./internal/store ./internal/rpc ./client}
 bench=${BENCH:-.}
 count=${COUNT:-6}
 base=${BASE:-}

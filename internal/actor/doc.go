@@ -21,8 +21,8 @@
 //     those that were in it when the entry before it ended, and one for each call that
 //     that one had held. A caller that is alone waits for nothing but a tick or a reclaim
 //     that is in flight;
-//   - where not all of these come back: when it has waited for them for as long as the
-//     entry before it took, and for no longer than [Config.LingerMax];
+//   - where not all of these come back: when it has waited for them for twice as long as
+//     the entry before it took, and for no longer than [Config.LingerMax];
 //   - beside an entry that is in flight: when LingerMax has passed since its first call
 //     came in, or when it is full of commands or of bytes.
 //

@@ -341,7 +341,7 @@ func machine(t testing.TB) string {
 	return text
 }
 
-// TestProfile profiles three nodes at saturation.
+// TestProfile profiles nodes at saturation.
 func TestProfile(t *testing.T) {
 	if *profileFlag == "" {
 		t.Skip("-profiles names no directory")
@@ -358,6 +358,7 @@ func TestProfile(t *testing.T) {
 		{name: "streamed", nodes: 3, callers: 256, streamed: true},
 		{name: "storm", nodes: 3, callers: 64, storm: true},
 		{name: "one node", nodes: 1, callers: 64},
+		{name: "one node, streamed", nodes: 1, callers: 64, streamed: true},
 	} {
 		t.Run(one.name, func(t *testing.T) {
 			dir := *profileFlag + "/" + one.name
