@@ -7,7 +7,7 @@ func (c Purge) Validate() *Violation {
 	}
 	switch {
 	case c.Revision == 0 && c.Fence == 0:
-		return violation("revision", "must be the one that was looked at")
+		return violation("revision", "is 0, it must be the one that was looked at, 1 or more")
 	case c.Revision != 0 && c.Fence != 0:
 		return violation("fence", "must not be given together with a revision")
 	case c.Fence != 0 && !c.Force:

@@ -6,7 +6,7 @@ func (c Resolve) Validate() *Violation {
 		return v
 	}
 	if c.Revision == 0 {
-		return violation("revision", "must be the one that was looked at")
+		return violation("revision", "is 0, it must be the one that was looked at, 1 or more")
 	}
 	if v := c.Response.validate("applied"); v != nil {
 		return v

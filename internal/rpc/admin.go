@@ -55,7 +55,7 @@ func decodePurge(request *coordinatorv1.PurgeRequest) (command admission.Purge, 
 		command.Revision = target.Revision
 	case *coordinatorv1.PurgeRequest_Fence:
 		if target.Fence == 0 {
-			return command, invalid("fence", "must be the one that was looked at")
+			return command, invalid("fence", "is 0, it must be the one that was looked at, 1 or more")
 		}
 		command.Fence = target.Fence
 	}
