@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 	"unicode"
@@ -31,16 +32,17 @@ func main() { os.Exit(run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr)) }
 // run is main without the process around it.
 func run(arguments []string, environment []string, stdout, stderr io.Writer) int {
 	code := 0
+	out := &lastWord{to: stderr}
 	command := newCommand(environment, func(o *options) error {
 		var err error
-		code, err = serve(o, stderr)
+		code, err = serve(o, out)
 		return err
 	})
 	command.SetArgs(arguments)
 	command.SetOut(stdout)
 	command.SetErr(stderr)
 	if err := command.Execute(); err != nil {
-		_, _ = fmt.Fprintln(stderr, "coordinator: "+oneLine(err))
+		out.say("coordinator: " + oneLine(err))
 		if code == 0 {
 			code = exitUsage // cobra's own errors are about flags
 		}
@@ -78,13 +80,13 @@ order; the first listed one begins the cluster.`,
 }
 
 // serve runs a node until a signal ends it or it cannot go on.
-func serve(o *options, stderr io.Writer) (code int, err error) {
+func serve(o *options, out *lastWord) (code int, err error) {
 	if os.Getenv("GOGC") == "" {
 		pacing, stop := context.WithCancel(context.Background())
 		defer stop()
 		go pace(pacing)
 	}
-	logger := newLogger(o, stderr)
+	logger := newLogger(o, out, out.isTerminal())
 	o.node.Logger = logger
 	o.node.Version = version.Of()
 	signals := make(chan os.Signal, 2)
@@ -145,15 +147,10 @@ func await(n running, signals <-chan os.Signal, logger *slog.Logger) (code int, 
 }
 
 // newLogger returns what the node logs with.
-func newLogger(o *options, stderr io.Writer) *slog.Logger {
+func newLogger(o *options, out io.Writer, terminal bool) *slog.Logger {
 	handlerOptions := &slog.HandlerOptions{Level: o.logLevel}
-	text := o.logFormat == formatText
-	if o.logFormat == formatAuto {
-		file, ok := stderr.(*os.File)
-		text = ok && isTerminal(file)
-	}
-	if text {
-		return slog.New(slog.NewTextHandler(stderr, handlerOptions))
+	if o.logFormat == formatText || o.logFormat == formatAuto && terminal {
+		return slog.New(slog.NewTextHandler(out, handlerOptions))
 	}
 	// As in text: without this a duration is a bare number, of nanoseconds.
 	handlerOptions.ReplaceAttr = func(_ []string, a slog.Attr) slog.Attr {
@@ -162,10 +159,40 @@ func newLogger(o *options, stderr io.Writer) *slog.Logger {
 		}
 		return a
 	}
-	return slog.New(slog.NewJSONHandler(stderr, handlerOptions))
+	return slog.New(slog.NewJSONHandler(out, handlerOptions))
 }
 
-func isTerminal(file *os.File) bool {
+// lastWord passes on what is written until the last line is said: what has ended the process
+// is the end of its output, whatever is still going on in it and would be logged.
+type lastWord struct {
+	mu   sync.Mutex
+	to   io.Writer
+	said bool
+}
+
+// Write implements [io.Writer].
+func (w *lastWord) Write(written []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.said {
+		return len(written), nil
+	}
+	return w.to.Write(written)
+}
+
+// say writes the last line.
+func (w *lastWord) say(line string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.said = true
+	_, _ = fmt.Fprintln(w.to, line)
+}
+
+func (w *lastWord) isTerminal() bool {
+	file, ok := w.to.(*os.File)
+	if !ok {
+		return false
+	}
 	info, err := file.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }

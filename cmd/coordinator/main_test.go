@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -76,7 +77,7 @@ func TestDurationsAreLoggedForPeople(t *testing.T) {
 	var out bytes.Buffer
 	o := defaults()
 	o.logFormat = formatJSON
-	newLogger(o, &out).Info("x", "took", 776749092*time.Nanosecond, slog.Group("g", "none", time.Duration(0)), "n", 7)
+	newLogger(o, &out, false).Info("x", "took", 776749092*time.Nanosecond, slog.Group("g", "none", time.Duration(0)), "n", 7)
 	var line struct {
 		Took string
 		N    int
@@ -94,5 +95,18 @@ func TestErrorsAreOneLineThatATerminalShows(t *testing.T) {
 	}
 	if got, want := stderr.String(), `coordinator: unknown flag: --\x1b[31mred\u202e`+"\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// Who looks for what has ended a node looks at its last line.
+func TestNothingIsLoggedAfterTheLastWord(t *testing.T) {
+	var stderr bytes.Buffer
+	out := &lastWord{to: &stderr}
+	logger := newLogger(defaults(), out, out.isTerminal())
+	logger.Info("before")
+	out.say("coordinator: the end")
+	logger.Info("after")
+	if got := stderr.String(); !strings.Contains(got, "before") || !strings.HasSuffix(got, "\ncoordinator: the end\n") {
+		t.Errorf("got %q", got)
 	}
 }
