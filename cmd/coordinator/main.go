@@ -91,9 +91,9 @@ func serve(o *options, out *lastWord) (code int, err error) {
 	o.node.Version = version.Of()
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	defer signal.Stop(signals)
 	// Whoever reads the log may go away: a node goes on without it.
 	signal.Ignore(syscall.SIGPIPE)
-	defer signal.Stop(signals)
 
 	n, err := node.Start(context.Background(), o.node)
 	if err != nil {
