@@ -12,12 +12,13 @@ import (
 
 // segmentFiles is the file system as the WAL sees it. It differs from the WAL's own
 // in four ways: it knows how many bytes the segments take, files are for their owner
-// only, a sync writes data and length but no times, and a deletion is not synced,
+// only, a write is durable when it returns (blocks.go), and a deletion is not synced,
 // since a segment that comes back after a power cut is not in the metadata and is
 // deleted at the next start.
 type segmentFiles struct {
 	// rotated is called after a segment has been created. It must not block.
 	rotated func()
+	writer  *blockWriter
 
 	mu    sync.Mutex
 	sizes map[string]int64 // by path
@@ -29,7 +30,7 @@ type segmentFiles struct {
 var _ types.VFS = (*segmentFiles)(nil)
 
 func newSegmentFiles(rotated func()) *segmentFiles {
-	return &segmentFiles{rotated: rotated, sizes: make(map[string]int64)}
+	return &segmentFiles{rotated: rotated, writer: newBlockWriter(), sizes: make(map[string]int64)}
 }
 
 // total returns the bytes that the segments take.
@@ -177,27 +178,33 @@ type segmentFile struct {
 	dir   string // to be synced with the file's first sync; then empty
 }
 
-// WriteAt implements [io.WriterAt].
+// WriteAt implements [io.WriterAt]. What was written is durable when it returns, but for
+// the file's name.
 func (f *segmentFile) WriteAt(src []byte, offset int64) (int, error) {
-	n, err := f.File.WriteAt(src, offset)
-	if end := offset + int64(n); end > f.size {
-		f.size = end
-		f.files.resize(f.Name(), end)
+	until, err := f.files.writer.writeAt(f.File, src, offset)
+	if err != nil {
+		return 0, err
 	}
-	return n, err
+	if until > f.size {
+		f.size = until
+		f.files.resize(f.Name(), until)
+	}
+	return len(src), nil
 }
 
-// Sync makes what was written durable, and with the first call the file's name.
+// Sync makes the file's name durable, with the first call.
 func (f *segmentFile) Sync() error {
-	if err := syncData(f.File); err != nil {
-		return err
-	}
 	if f.dir == "" {
 		return nil
 	}
 	dir := f.dir
 	f.dir = ""
 	return syncDirectory(dir)
+}
+
+// Close implements [io.Closer].
+func (f *segmentFile) Close() error {
+	return errors.Join(f.files.writer.close(f.Name()), f.File.Close())
 }
 
 func syncDirectory(dir string) error {

@@ -29,3 +29,23 @@ func ignoringInterrupts(call func() error) error {
 		}
 	}
 }
+
+// openBlocks opens a file for writeBlocks: past the page cache, or through it. The kernel
+// makes each write durable before it returns: its data, and what is needed to read it.
+func openBlocks(path string, direct bool) (*os.File, error) {
+	flags := os.O_WRONLY | syscall.O_DSYNC
+	if direct {
+		flags |= syscall.O_DIRECT
+	}
+	return os.OpenFile(path, flags, 0)
+}
+
+// writeBlocks makes blocks durable.
+func writeBlocks(file *os.File, blocks []byte, at int64) error {
+	_, err := file.WriteAt(blocks, at)
+	return err
+}
+
+// refusals are the errors by which a file system says that it does not write past the
+// page cache, or not in blocks of this size.
+var refusals = []error{syscall.EINVAL, syscall.EOPNOTSUPP}

@@ -36,7 +36,7 @@ type diskFault struct {
 
 var diskFaults = []diskFault{
 	{"write of the log fails", []string{"shards/0000/log/*.wal"}, Fault{Calls: "pwrite64", Does: "error=EIO"}, true, failedWithin, "input/output error"},
-	{"sync of the log fails", []string{"shards/0000/log/*.wal"}, Fault{Calls: "fdatasync,fsync", Does: "error=EIO"}, true, failedWithin, "input/output error"},
+	{"no block of the log can be written", []string{"shards/0000/log/*.wal"}, Fault{Calls: "pwrite64", Does: "error=EINVAL"}, true, failedWithin, "invalid argument"},
 	{"no space for the log", nil, Fault{Calls: "fallocate", Does: "error=ENOSPC"}, true, failedWithin, "no space left on device"},
 	{"write of the end of the log fails", []string{"shards/0000/log/end"}, Fault{Calls: "pwrite64", Does: "error=EIO"}, true, failedWithin, "input/output error"},
 	{"write of the log's index fails", []string{"shards/0000/log/wal-meta.db"}, Fault{Calls: "pwrite64", Does: "error=EIO"}, true, failedWithin, "input/output error"},
@@ -44,8 +44,8 @@ var diskFaults = []diskFault{
 	{"write of the state fails", []string{"shards/0000/state.db"}, Fault{Calls: "pwrite64", Does: "error=EIO"}, true, failedWithin, "input/output error"},
 	{"no space for the state", []string{"shards/0000/state.db"}, Fault{Calls: "pwrite64", Does: "error=ENOSPC"}, true, failedWithin, "no space left on device"},
 	{"sync of the state fails", []string{"shards/0000/state.db"}, Fault{Calls: "fdatasync,fsync", Does: "error=EIO"}, true, failedWithin, "input/output error"},
-	{"everything is slow", nil, Fault{Calls: "fdatasync,fsync", Does: "delay_enter=40ms"}, false, 0, ""},
-	{"sync of the log hangs", []string{"shards/0000/log/*.wal"}, Fault{Calls: "fdatasync,fsync", Does: "delay_enter=60s"}, true, hungWithin, "disk hung"},
+	{"everything is slow", nil, Fault{Calls: "pwrite64,fdatasync,fsync", Does: "delay_enter=40ms"}, false, 0, ""},
+	{"write of the log hangs", []string{"shards/0000/log/*.wal"}, Fault{Calls: "pwrite64", Does: "delay_enter=60s"}, true, hungWithin, "disk hung"},
 	{"sync of the state hangs", []string{"shards/0000/state.db"}, Fault{Calls: "fdatasync,fsync", Does: "delay_enter=60s"}, true, hungWithin, "disk hung"},
 	{"write of the log's index hangs", []string{"shards/0000/log/wal-meta.db"}, Fault{Calls: "pwrite64", Does: "delay_enter=60s"}, true, hungWithin, "disk hung"},
 }

@@ -129,6 +129,7 @@ type opened struct {
 	*inode
 	kind     string
 	position int64
+	durably  bool // every write is followed by a sync before it returns
 }
 
 // life is one process that changes the files.
@@ -263,7 +264,7 @@ func (l *life) open(c *Call) (bool, error) {
 		return false, fmt.Errorf("%s is open for appending, which the model does not know", path)
 	}
 	if c.Exit != never {
-		l.descriptors[c.Result] = &opened{inode: file, kind: kindOf(l.root, path)}
+		l.descriptors[c.Result] = &opened{inode: file, kind: kindOf(l.root, path), durably: strings.Contains(flags, "O_DSYNC")}
 	}
 	return counts, nil
 }
@@ -377,6 +378,9 @@ func (l *life) write(c *Call) (bool, error) {
 	}
 	file.changes = append(file.changes, change{entry: c.Entry, exit: c.Exit, at: at, data: data})
 	file.size = max(file.size, at+int64(len(data)))
+	if file.durably && c.Exit != never { // it covers the write itself, too
+		file.syncs = append(file.syncs, syncing{entry: c.Exit + 1, exit: c.Exit, kind: file.kind})
+	}
 	return true, nil
 }
 

@@ -51,6 +51,7 @@ type edit struct{ file, from, to string }
 // hundreds of MiB: fill segments, be cut, send its followers the state instead.
 var small = []edit{
 	{"internal/raftfsm/logstore.go", "const segmentBytes = 8 << 20", "const segmentBytes = 64 << 10"},
+	{"internal/raftfsm/blocks.go", "const zeroBytes = 128 << 10", "const zeroBytes = 16 << 10"},
 	{"internal/raftfsm/config.go", "snapshotBytes:   256 << 20,", "snapshotBytes:   192 << 10,"},
 	{"internal/raftfsm/config.go", "snapshotEntries: 8192,", "snapshotEntries: 64,"},
 	{"internal/raftfsm/config.go", "bytesMax:        512 << 20,", "bytesMax:        1 << 20,"},

@@ -578,8 +578,8 @@ func TestMissingSyncInTheProgram(t *testing.T) {
 	needsStrace(t)
 	careless := append(slices.Clone(small), edit{
 		"internal/raftfsm/sync_linux.go",
-		"return ignoringInterrupts(func() error { return syscall.Fdatasync(int(file.Fd())) })",
-		"return nil",
+		"flags := os.O_WRONLY | syscall.O_DSYNC",
+		"flags := os.O_WRONLY",
 	})
 	programs, err := buildWith(filepath.Join(built.dir, "careless"), careless)
 	must(t, err)
