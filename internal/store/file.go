@@ -56,17 +56,17 @@ func fileError(path string, err error) error {
 	return fmt.Errorf("state file %s: %w", path, err)
 }
 
-// guard turns panics and faults below it into errors. bbolt panics over a page that
-// makes no sense, and a page that the disk cannot read is a fault.
+// guard turns panics and faults below it into errors of the file. bbolt panics over a page
+// that makes no sense, and a page that the disk cannot read is a fault.
 func guard(do func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		switch p := recover().(type) {
 		case nil:
 		case runtime.Error: // a fault, or an index that a page made up
-			err = fmt.Errorf("%w: a page of it cannot be read (%w)", ErrCorrupt, p)
+			err = fault("a page of it cannot be read (%w)", p)
 		default:
-			err = fmt.Errorf("%w: %v", ErrCorrupt, p)
+			err = fault("%v", p)
 		}
 	}()
 	return do()

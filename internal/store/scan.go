@@ -217,27 +217,13 @@ func (s *Store) long(read func(tx *bolt.Tx, h head) error) error {
 		return s.checked(&faultError{cause: err})
 	}
 	defer func() { _ = tx.Rollback() }() // of a transaction for reading
-	return s.checked(guardRead(func() error {
+	return s.checked(guard(func() error {
 		h, err := readHead(tx, s.config.Identification)
 		if err != nil {
 			return err
 		}
 		return read(tx, h)
 	}))
-}
-
-// guardRead marks what guard catches as a fault of the file.
-func guardRead(do func() error) error {
-	caught := true
-	err := guard(func() error {
-		err := do()
-		caught = false
-		return err
-	})
-	if err != nil && caught {
-		return &faultError{cause: err}
-	}
-	return err
 }
 
 // each visits a bucket from front to back, until the store is closed.
