@@ -5,6 +5,8 @@ import (
 	"os"
 	"sync"
 	"unsafe"
+
+	"github.com/atmostonce/coordinator/internal/membership"
 )
 
 // blockBytes is what a write begins and ends at a multiple of, in the file and in memory:
@@ -50,7 +52,7 @@ func newBlockWriter() *blockWriter { return &blockWriter{open: openBlocks, end: 
 func (w *blockWriter) writeAt(segment *os.File, src []byte, offset int64) (until int64, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err := w.turnTo(segment.Name()); err != nil {
+	if err := w.turnTo(segment); err != nil {
 		return 0, err
 	}
 	begin := floor(offset, blockBytes)
@@ -71,7 +73,7 @@ func (w *blockWriter) writeAt(segment *os.File, src []byte, offset int64) (until
 	w.fit(int(until-begin), int(offset-begin))
 	copy(w.buffer[offset-begin:], src)
 	clear(w.buffer[end-begin : until-begin])
-	if err := w.put(w.buffer[:until-begin], begin); err != nil {
+	if err := w.put(segment, w.buffer[:until-begin], begin); err != nil {
 		return 0, err
 	}
 	w.zeroed = max(w.zeroed, until)
@@ -84,8 +86,9 @@ func (w *blockWriter) writeAt(segment *os.File, src []byte, offset int64) (until
 	return until, nil
 }
 
-// turnTo opens a segment, unless it is that which was written last.
-func (w *blockWriter) turnTo(path string) error {
+// turnTo opens a segment to write to it, unless it is that which was written last.
+func (w *blockWriter) turnTo(segment *os.File) error {
+	path := segment.Name()
 	if w.path == path {
 		return nil
 	}
@@ -100,23 +103,29 @@ func (w *blockWriter) turnTo(path string) error {
 	if err != nil {
 		return err
 	}
+	info, err := segment.Stat()
+	if err == nil {
+		err = membership.CheckSame(path, info)
+	}
+	if err != nil {
+		return errors.Join(err, file.Close())
+	}
 	w.path, w.file = path, file
 	return nil
 }
 
-// put makes whole blocks durable.
-func (w *blockWriter) put(blocks []byte, at int64) error {
+// put makes whole blocks durable in the segment that has been turned to.
+func (w *blockWriter) put(segment *os.File, blocks []byte, at int64) error {
 	err := writeBlocks(w.file, blocks, at)
 	if w.cached || !isUnsupported(err) {
 		return err
 	}
 	// Nothing will ever be written in this way.
 	w.cached = true
-	path := w.path
 	if err := w.release(); err != nil {
 		return err
 	}
-	if err := w.turnTo(path); err != nil {
+	if err := w.turnTo(segment); err != nil {
 		return err
 	}
 	return writeBlocks(w.file, blocks, at)
@@ -133,11 +142,11 @@ func (w *blockWriter) fit(size, kept int) {
 	w.buffer = buffer
 }
 
-// close ends writing to a segment, if that was written last; to any where the path is "".
+// close ends writing to a segment, if that was written last.
 func (w *blockWriter) close(path string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if path != "" && w.path != path {
+	if w.path != path {
 		return nil
 	}
 	return w.release()

@@ -2,11 +2,14 @@ package raftfsm
 
 import (
 	"bytes"
+	"errors"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"sync"
 	"testing"
+
+	"github.com/atmostonce/coordinator/internal/membership"
 )
 
 // waysToWrite are those that a file system may take.
@@ -70,7 +73,7 @@ func TestBlocksAgainstAModel(t *testing.T) {
 					}
 					switch random.IntN(20) {
 					case 0: // another process
-						must(t, w.close(""))
+						must(t, errors.Join(w.close(files[0].Name()), w.close(files[1].Name())))
 						w = newWriter(t)
 					case 1: // that had recovered from a torn write
 						want[i] = want[i][:random.IntN(len(want[i])+1)]
@@ -91,9 +94,8 @@ func TestBlocksAgainstAModel(t *testing.T) {
 				}
 				for i := range files {
 					compareSegment(t, files[i], want[i], ceil(int64(len(want[i])), blockBytes))
-					must(t, files[i].Close())
+					must(t, errors.Join(w.close(files[i].Name()), files[i].Close()))
 				}
-				must(t, w.close(""))
 			}
 		})
 	}
@@ -174,7 +176,7 @@ func TestReadersSeeWhatWasWritten(t *testing.T) {
 	done = true
 	mu.Unlock()
 	reading.Wait()
-	must(t, w.close(""))
+	must(t, w.close(file.Name()))
 }
 
 // TestBlocksThatCannotBeWritten: an error is told, and the next write begins anew.
@@ -203,7 +205,13 @@ func TestBlocksThatCannotBeWritten(t *testing.T) {
 	until, err = w.writeAt(file, []byte(" too"), 4)
 	must(t, err)
 	compareSegment(t, file, []byte("kept too"), until)
-	must(t, w.close(""))
+
+	must(t, w.close(file.Name()))
+	must(t, os.Rename(file.Name(), file.Name()+".moved"))
+	must(t, newSegmentFile(t, file.Name()).Close())
+	if _, err := w.writeAt(file, []byte("x"), 8); !errors.Is(err, membership.ErrGone) {
+		t.Errorf("a write to a file that has been replaced: %v", err)
+	}
 }
 
 func must(t *testing.T, err error) {
