@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"google.golang.org/grpc"
@@ -76,9 +77,7 @@ func forwardedReserve(request *coordinatorv1.ReserveRequest, attempt admission.A
 func (s *server) decodeReserve(request *coordinatorv1.ReserveRequest) (command admission.Reserve, wait time.Duration, err error) {
 	command.Fingerprint = request.GetFingerprint()
 	command.Owner = request.GetOwner()
-	if quota, shards := s.settings.NamespaceRecordsMax, uint64(s.shards.Shards()); quota > 0 {
-		command.RecordsMax = (quota-1)/shards + 1
-	}
+	command.RecordsMax = s.recordsMax()
 	for _, step := range []func() error{
 		func() (err error) { command.Identity, err = decodeIdentity(request.GetIdentity()); return },
 		func() (err error) { command.Attempt, err = decodeAttempt(request.GetAttemptId()); return },
@@ -106,11 +105,25 @@ func (s *server) decodeReserve(request *coordinatorv1.ReserveRequest) (command a
 	return command, wait, nil
 }
 
+// recordsMax is how many records of one namespace a shard may have; 0 is no limit.
+func (s *server) recordsMax() uint64 {
+	quota, shards := s.settings.NamespaceRecordsMax, uint64(s.shards.Shards())
+	if quota == 0 {
+		return 0
+	}
+	return (quota-1)/shards + 1
+}
+
 // reserved is the answer to a Reserve. An outcome that this program does not know
 // admits nobody.
 func (s *server) reserved(ctx context.Context, reply actor.Reply) (*coordinatorv1.ReserveResponse, error) {
 	answer := reply.Answer
-	if answer.Refusal != admission.None {
+	switch answer.Refusal {
+	case admission.None:
+	case admission.QuotaExceeded:
+		return nil, reason.Error(reason.QuotaExceeded, fmt.Sprintf(
+			"the namespace has as many records as it may have in this shard, the limit is %d for each of %d shards", s.recordsMax(), s.shards.Shards()))
+	default:
 		return nil, refusal(answer.Refusal)
 	}
 	switch answer.Outcome {

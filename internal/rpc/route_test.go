@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -319,6 +320,9 @@ func TestTheLeaderResolves(t *testing.T) {
 	}
 	_, err := n1.coordinator.Reserve(withTimeout(t), &coordinatorv1.ReserveRequest{Identity: key(second)})
 	wantReason(t, err, reason.QuotaExceeded)
+	if said := status.Convert(err).Message(); !strings.Contains(said, "limit is 1 ") {
+		t.Errorf("the refusal does not name the limit: %q", said)
+	}
 	n2.full = true
 	_, err = n1.coordinator.Reserve(withTimeout(t), &coordinatorv1.ReserveRequest{Identity: &coordinatorv1.Identity{Namespace: "n", Key: "k"}})
 	wantReason(t, err, reason.StorageFull)
