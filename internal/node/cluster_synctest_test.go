@@ -409,6 +409,34 @@ func TestReplaceMember(t *testing.T) {
 	}
 }
 
+// A node whose place another has taken says so where an orchestrator asks.
+func TestReplacedNodeSaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		for _, name := range []string{"n1", "n2", "n3"} {
+			w.start(name, nil)
+		}
+		w.serving()
+		w.stop("n2")
+		old := w.dirs["n2"]
+		w.dirs["n2"] = old + ".new"
+		w.start("n2", func(c *Config) { c.JoinWait = time.Hour })
+		time.Sleep(10 * time.Second)
+		if _, err := coordinatorv1.NewAdminServiceClient(w.client("n3")).ReplaceMember(t.Context(),
+			&coordinatorv1.ReplaceMemberRequest{NodeId: "n2"}); err != nil {
+			t.Fatal(err)
+		}
+		w.serving()
+		w.stop("n2")
+		w.dirs["n2"] = old
+		n := w.start("n2", nil)
+		time.Sleep(time.Minute)
+		if why := n.notReady(); !strings.Contains(why, "it was replaced") {
+			t.Errorf("a replaced node is not ready: %q", why)
+		}
+	})
+}
+
 // Leadership moves away from a node that stops, before it is gone.
 func TestStopHandsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

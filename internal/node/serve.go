@@ -121,6 +121,9 @@ func (n *Node) notReady() string {
 	if n.shards.router.Load() == nil {
 		return "the shards are being opened"
 	}
+	if n.membership.Removed() {
+		return "the cluster goes on without this node: it was replaced"
+	}
 	without := n.shards.leaderless()
 	if len(without) == 0 {
 		return ""
