@@ -204,6 +204,8 @@ func (c *Client) connect(address string) (*grpc.ClientConn, error) {
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingTimeout}),
 		grpc.WithStaticStreamWindowSize(streamWindow),
 		grpc.WithStaticConnWindowSize(connectionWindow),
+		grpc.WithChainUnaryInterceptor(c.router.nameUnary),
+		grpc.WithChainStreamInterceptor(c.router.nameStream),
 	}
 	if c.dialer != nil {
 		target = "passthrough:///" + address

@@ -76,6 +76,11 @@
 // seconds. There is one connection to each node. The addresses that nodes tell are dialed
 // with the credentials of the endpoints; [WithEndpointsOnly] dials none of them.
 //
+// A client is for one cluster: that of the node which answered first. Every call names it from
+// then on, so that a node of another one, behind a wrong address or one that has passed on,
+// does nothing; such a node counts as one that gives no answer, and the logger is told.
+// After a cluster has been founded anew at the same addresses, dial again.
+//
 // While 16 or more calls are under way to one node they share a stream instead of having
 // one each, which costs both ends less; see [WithSessions]. Calls that ask to be held back
 // and those of more than 64 KiB do not. Where the stream breaks, what was under way is tried

@@ -191,6 +191,12 @@ func try[A any](ctx context.Context, until time.Time, c *Client, op operation, n
 		sent = c.clock()
 	}
 	message, err := send(ctx, node.service, grpc.Peer(&to), grpc.Header(&header))
+	if c.router.isForeign(header) {
+		c.router.done(node, nil, false)
+		failed := foreign(op.name, node)
+		c.logger.WarnContext(ctx, failed.Message)
+		return answer[A]{}, failed
+	}
 	if err == nil {
 		c.router.done(node, header, true)
 		return answer[A]{message: message, sent: sent}, nil

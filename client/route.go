@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -38,6 +39,8 @@ type router struct {
 	clock         clock
 	endpointsOnly bool
 	sessions      bool // calls may share a stream
+
+	cluster atomic.Pointer[string] // nil: not known
 
 	mu        sync.Mutex
 	endpoints []*clusterNode

@@ -197,9 +197,11 @@ type session struct {
 	queue  []*sharedCall          // not sent yet, in order
 	given  []uint64               // calls that their callers have given up, to be told
 	shards uint32
-	told   map[uint32]toldHeader // by shard
-	busy   bool                  // it was worth it, since that was looked at last
-	err    error
+	// cluster is what the node has named as its own, if it was asked.
+	cluster []string
+	told    map[uint32]toldHeader // by shard
+	busy    bool                  // it was worth it, since that was looked at last
+	err     error
 }
 
 // sharedCall is one call. What is below message is the session's until done is closed.
@@ -314,6 +316,13 @@ func (x *session) run(ctx context.Context, service coordinatorv1.CoordinatorServ
 
 // receive gives answers to their calls, and returns why there are no more.
 func (x *session) receive(stream grpc.BidiStreamingClient[coordinatorv1.SessionRequest, coordinatorv1.SessionResponse]) error {
+	header, err := stream.Header() // comes before the first message
+	if err != nil {
+		return err
+	}
+	x.mu.Lock()
+	x.cluster = header.Get(clusterKey)
+	x.mu.Unlock()
 	for {
 		message, err := stream.Recv()
 		if err != nil {
@@ -405,6 +414,9 @@ func (x *session) header(answer *coordinatorv1.SessionAnswer) metadata.MD {
 	}
 	if answer.GetLeader() != "" {
 		header.Set(leaderKey, answer.GetLeader())
+	}
+	if len(x.cluster) > 0 {
+		header.Set(clusterKey, x.cluster...)
 	}
 	if _, kept := x.told[answer.GetShard()]; kept || len(x.told) < toldMost {
 		x.told[answer.GetShard()] = toldHeader{shards: x.shards, known: answer.Shard != nil, leader: answer.GetLeader(), header: header}

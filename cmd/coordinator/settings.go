@@ -62,7 +62,7 @@ func table(o *options) []section {
 			{"data-dir", "Directory that holds everything the node keeps. It is made if need be; one process uses it at a time.", text{&c.DataDir}},
 			{"node-id", "Name of this node in its cluster: letters, digits, '.', '_' and '-'.", text{&c.NodeID}},
 			{"listen", "host:port of the gRPC services.", text{&c.Listen}},
-			{"advertise", "host:port that clients are told to dial. Default: where it listens.", text{&c.Advertise}},
+			{"advertise", "host:port that clients are told to dial. It must lead to this node. Default: where it listens.", text{&c.Advertise}},
 			{"http-listen", "host:port of /livez and /readyz over HTTP. Default: none.", text{&c.HTTPListen}},
 			{"metrics-listen", "host:port of /metrics over HTTP, for Prometheus (docs/metrics.md). Default: none.", text{&c.MetricsListen}},
 			{"insecure", "Listen on addresses that other machines can reach, without TLS and without asking anybody who they are.", onOff{&c.Insecure}},

@@ -19,7 +19,12 @@ type cluster struct{ node *Node }
 var _ rpc.Cluster = cluster{}
 
 // ID implements rpc.Cluster. It is "" while the node belongs to no cluster.
-func (c cluster) ID() string { return c.node.file.State().ClusterID }
+func (c cluster) ID() string {
+	if id := c.node.foundCluster(); id != "" {
+		return id
+	}
+	return c.node.file.State().ClusterID
+}
 
 // NodeID implements rpc.Cluster.
 func (c cluster) NodeID() string { return c.node.cfg.NodeID }

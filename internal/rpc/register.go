@@ -49,8 +49,8 @@ func Register(cfg Config, servers ...grpc.ServiceRegistrar) error {
 		if i < len(cfg.Calls) {
 			calls = cfg.Calls[i]
 		}
-		server.RegisterService(tolerant(coordinatorv1.CoordinatorService_ServiceDesc, s.unsent, calls), &coordinatorService{server: s, calls: calls})
-		server.RegisterService(tolerant(coordinatorv1.AdminService_ServiceDesc, s.unsent, calls), &adminService{server: s})
+		server.RegisterService(tolerant(coordinatorv1.CoordinatorService_ServiceDesc, s.unsent, s.expected, calls), &coordinatorService{server: s, calls: calls})
+		server.RegisterService(tolerant(coordinatorv1.AdminService_ServiceDesc, s.unsent, s.expected, calls), &adminService{server: s})
 	}
 	return nil
 }

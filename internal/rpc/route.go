@@ -16,10 +16,12 @@ import (
 	"github.com/atmostonce/coordinator/internal/shard"
 )
 
-// Metadata keys. The first is set on a call that one node forwards to another; the
-// others are headers of every answer, where they are known.
+// Metadata keys. The first is set on a call that one node forwards to another. The second
+// is for who expects a cluster, see [server.expected]. The others are headers of every
+// answer, where they are known.
 const (
 	ForwardedKey = "coordinator-forwarded"
+	ClusterKey   = "coordinator-cluster"
 	ShardKey     = "coordinator-shard"
 	ShardsKey    = "coordinator-shards"
 	LeaderKey    = "coordinator-leader"

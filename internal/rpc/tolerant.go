@@ -94,13 +94,17 @@ func tooLarge(data mem.BufferSlice, of protoreflect.MessageDescriptor) error {
 }
 
 // tolerant returns the service with its messages in envelopes, its answers with what they
-// hold, and its calls counted.
-func tolerant(description grpc.ServiceDesc, node *unsent, calls *Calls) *grpc.ServiceDesc {
+// hold, and its calls counted. What is not expected is refused before it is decoded.
+func tolerant(description grpc.ServiceDesc, node *unsent, expected func(context.Context) error, calls *Calls) *grpc.ServiceDesc {
 	methods := make([]grpc.MethodDesc, len(description.Methods))
 	for i, method := range description.Methods {
 		generated, counted := method.Handler, calls.methods[method.MethodName]
 		method.Handler = func(service any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 			began := time.Now()
+			if err := expected(ctx); err != nil {
+				counted.ended(began, nil, nil, err)
+				return nil, err
+			}
 			var request any
 			holds := &held{node: node, link: linkOf(ctx)}
 			answer, err := generated(service, context.WithValue(ctx, heldKey{}, holds), func(message any) error {
@@ -127,7 +131,9 @@ func tolerant(description grpc.ServiceDesc, node *unsent, calls *Calls) *grpc.Se
 		stream.Handler = func(service any, over grpc.ServerStream) error {
 			ended := reason.Error(reason.OutcomeUnknown, "") // of one that panics
 			defer calls.opened(&ended)()
-			ended = generated(service, tolerantStream{over})
+			if ended = expected(over.Context()); ended == nil {
+				ended = generated(service, tolerantStream{over})
+			}
 			return ended
 		}
 		streams[i] = stream

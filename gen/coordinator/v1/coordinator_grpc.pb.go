@@ -45,6 +45,11 @@ const (
 //	coordinator-shard   the number of the shard that the identity belongs to
 //	coordinator-leader  the client address (host:port) of that shard's leader
 //
+// A call may carry the metadata key coordinator-cluster, with the id of the cluster
+// that it is for: a node of another one refuses it with NO_LEADER and names its own in a
+// header of that name. So does the answer where the key is empty. Whoever follows
+// coordinator-leader should send it, since an address may come to lead elsewhere.
+//
 // Errors carry google.rpc.ErrorInfo{reason, domain: "coordinator"}, RetryInfo where
 // waiting helps and BadRequest field violations for INVALID_ARGUMENT. A call that
 // ends with OUTCOME_UNKNOWN, DEADLINE_EXCEEDED, CANCELLED, or UNAVAILABLE without an
@@ -211,6 +216,11 @@ type CoordinatorService_SessionClient = grpc.BidiStreamingClient[SessionRequest,
 //	                    each behind its length as a varint, modulo this number
 //	coordinator-shard   the number of the shard that the identity belongs to
 //	coordinator-leader  the client address (host:port) of that shard's leader
+//
+// A call may carry the metadata key coordinator-cluster, with the id of the cluster
+// that it is for: a node of another one refuses it with NO_LEADER and names its own in a
+// header of that name. So does the answer where the key is empty. Whoever follows
+// coordinator-leader should send it, since an address may come to lead elsewhere.
 //
 // Errors carry google.rpc.ErrorInfo{reason, domain: "coordinator"}, RetryInfo where
 // waiting helps and BadRequest field violations for INVALID_ARGUMENT. A call that

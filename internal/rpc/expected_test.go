@@ -1,0 +1,71 @@
+package rpc_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/reason"
+	"github.com/atmostonce/coordinator/internal/rpc"
+)
+
+// A call that is for another cluster is not carried out, by whichever way it comes, and
+// whoever asks is told which cluster this is.
+func TestOnlyTheExpectedClusterAnswers(t *testing.T) {
+	n := start(t, "n1", nil)
+	for _, one := range []struct {
+		name    string
+		named   []string
+		refused bool
+		told    []string
+	}{
+		{"no cluster is named", nil, false, nil},
+		{"this one is named", []string{"c0ffee"}, false, nil},
+		{"it is asked for", []string{""}, false, []string{"c0ffee"}},
+		{"another one is named", []string{"decaf"}, true, []string{"c0ffee"}},
+		{"something is named", []string{strings.Repeat("x", 4096)}, true, []string{"c0ffee"}},
+	} {
+		t.Run(one.name, func(t *testing.T) {
+			ctx := withTimeout(t)
+			for _, name := range one.named {
+				ctx = metadata.AppendToOutgoingContext(ctx, rpc.ClusterKey, name)
+			}
+			check := func(what string, err error, header metadata.MD) {
+				t.Helper()
+				if one.refused {
+					wantReason(t, err, reason.NoLeader)
+				} else {
+					wantNone(t, err)
+				}
+				if told := header.Get(rpc.ClusterKey); strings.Join(told, " ") != strings.Join(one.told, " ") {
+					t.Errorf("%s is told %q, want %q", what, told, one.told)
+				}
+			}
+			identity := key(one.name)
+			var header metadata.MD
+			_, err := n.coordinator.Reserve(ctx, &coordinatorv1.ReserveRequest{Identity: identity}, grpc.Header(&header))
+			check("Reserve", err, header)
+			_, err = n.admin.Members(ctx, &coordinatorv1.MembersRequest{}, grpc.Header(&header))
+			check("Members", err, header)
+
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			stream, err := n.coordinator.Session(ctx)
+			wantNone(t, err)
+			// It may be refused before this is sent.
+			_ = stream.Send(&coordinatorv1.SessionRequest{Calls: []*coordinatorv1.SessionCall{{
+				Id: 1, Call: &coordinatorv1.SessionCall_Reserve{Reserve: &coordinatorv1.ReserveRequest{Identity: key(one.name + ", session")}},
+			}}})
+			_, err = stream.Recv()
+			header, _ = stream.Header() // it fails where Recv did
+			check("Session", err, header)
+		})
+	}
+	if got := granted(t, n, &coordinatorv1.ReserveRequest{Identity: key("another one is named")}); got.GetFence() == 0 {
+		t.Error("a call for another cluster was carried out")
+	}
+}
