@@ -24,6 +24,9 @@ type Config struct {
 	// Peers is the list of peers, this node included; empty for a cluster of one.
 	Peers  []peer.Listed
 	Logger *slog.Logger
+	// StorageFull reports whether this node is short of disk space, which it tells the
+	// others. Nil: never.
+	StorageFull func() bool
 
 	AskEvery      time.Duration // between two rounds of questions while there is no cluster
 	SayEvery      time.Duration // between two log lines about what is waited for
@@ -128,6 +131,9 @@ func (m *Membership) Message() peer.HelloMessage {
 	}
 	if state.ClusterID != "" {
 		say.Members = m.directory.Members()
+	}
+	if m.cfg.StorageFull != nil {
+		say.StorageFull = m.cfg.StorageFull()
 	}
 	return say
 }
@@ -285,13 +291,20 @@ func (m *Membership) Exchange(ctx context.Context, ask Asker, servers func() map
 	}
 }
 
-// ExchangeOnce asks every other member once, at the same time, and returns those that
-// answered.
-func (m *Membership) ExchangeOnce(ctx context.Context, ask Asker) map[raft.ServerID]bool {
+// Contact is what came of asking a member.
+type Contact struct {
+	Reached     bool // it answered
+	Usurped     bool // another incarnation of it did
+	StorageFull bool // it is short of disk space
+}
+
+// ExchangeOnce asks every other member once, at the same time, and returns what came of
+// those that answered.
+func (m *Membership) ExchangeOnce(ctx context.Context, ask Asker) map[raft.ServerID]Contact {
 	say := m.Message()
 	self := say.Self.ID()
 	var mu sync.Mutex
-	answered := make(map[raft.ServerID]bool)
+	contacts := make(map[raft.ServerID]Contact)
 	goneFor, met := 0, 0
 	var asking sync.WaitGroup
 	for _, member := range say.Members {
@@ -301,13 +314,20 @@ func (m *Membership) ExchangeOnce(ctx context.Context, ask Asker) map[raft.Serve
 		}
 		asking.Go(func() {
 			heard, err := ask.Hello(ctx, member.PeerAddress, say)
-			if err != nil || heard.ClusterID != say.ClusterID || heard.Self.ID() != id {
+			if err != nil {
 				return
 			}
-			m.heard(heard.Self)
+			isMember := heard.ClusterID == say.ClusterID && heard.Self.ID() == id
+			if isMember {
+				m.heard(heard.Self)
+			}
 			mu.Lock()
 			defer mu.Unlock()
-			answered[id] = true
+			if !isMember {
+				contacts[id] = Contact{Usurped: heard.Self.Name == member.Name && heard.Self.ID() != id}
+				return
+			}
+			contacts[id] = Contact{Reached: true, StorageFull: heard.StorageFull}
 			met++
 			if !slices.ContainsFunc(heard.Members, func(other peer.Member) bool { return other.ID() == self }) {
 				goneFor++
@@ -316,7 +336,7 @@ func (m *Membership) ExchangeOnce(ctx context.Context, ask Asker) map[raft.Serve
 	}
 	asking.Wait()
 	m.noteRemoval(goneFor, met)
-	return answered
+	return contacts
 }
 
 // noteRemoval notes whether the members that answered go on without this node.

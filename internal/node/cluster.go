@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/atmostonce/coordinator/internal/membership"
 	"github.com/atmostonce/coordinator/internal/rpc"
 )
 
@@ -40,20 +41,33 @@ func (c cluster) Members(ctx context.Context) []rpc.Member {
 	if state.ClusterID == "" {
 		return nil
 	}
-	answered := c.node.membership.ExchangeOnce(ctx, c.node.port)
+	contacts := c.node.membership.ExchangeOnce(ctx, c.node.port)
 	var members []rpc.Member
 	for _, m := range c.node.membership.Directory().Members() {
-		self := m.ID() == state.ID()
+		self, contact := m.ID() == state.ID(), contacts[m.ID()]
 		members = append(members, rpc.Member{
 			NodeID:        m.Name,
 			Incarnation:   m.Incarnation,
 			PeerAddress:   m.PeerAddress,
 			ClientAddress: m.ClientAddress,
-			Reachable:     self || answered[m.ID()],
+			Reachable:     self || contact.Reached,
 			Self:          self,
+			Trouble:       trouble(m.Name, contact),
 		})
 	}
 	return members
+}
+
+// trouble says what is wrong with another member, beyond being out of reach.
+func trouble(name string, contact membership.Contact) string {
+	switch {
+	case contact.Usurped:
+		return fmt.Sprintf("Node %s cannot be reached from this node: another incarnation of it answers, from another data directory. "+
+			"If the one that it had is lost, start it with an empty one and run coordctl members replace %s.", name, name)
+	case contact.StorageFull:
+		return fmt.Sprintf("Node %s is short of free disk space: the shards that it leads take no new keys.", name)
+	}
+	return ""
 }
 
 // Problems implements rpc.Cluster.

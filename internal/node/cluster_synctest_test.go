@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/proto"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/internal/membership"
@@ -364,7 +365,7 @@ func TestReplaceMember(t *testing.T) {
 						&coordinatorv1.ReplaceMemberRequest{NodeId: name})
 				}
 				for name, want := range map[string]string{
-					lost: "nothing to replace", "n3": "ask one that is not to be replaced", "n9": "no node of this cluster", "": "no node",
+					"n3": "ask one that is not to be replaced", "n9": "no node of this cluster", "": "no node",
 				} {
 					if _, err := replace(name); reason.Of(err).Reason != reason.InvalidArgument || !strings.Contains(err.Error(), want) {
 						t.Errorf("replace %q: %v", name, err)
@@ -433,6 +434,27 @@ func TestReplacedNodeSaysSo(t *testing.T) {
 		time.Sleep(time.Minute)
 		if why := n.notReady(); !strings.Contains(why, "it was replaced") {
 			t.Errorf("a replaced node is not ready: %q", why)
+		}
+		// It cannot be put back, in one shard as little as in all.
+		admin := coordinatorv1.NewAdminServiceClient(w.client("n3"))
+		for _, shard := range []*uint32{nil, proto.Uint32(0), proto.Uint32(1), proto.Uint32(2)} {
+			_, err := admin.ReplaceMember(t.Context(), &coordinatorv1.ReplaceMemberRequest{NodeId: "n2", Shard: shard})
+			if reason.Of(err).Reason != reason.InvalidArgument || !strings.Contains(err.Error(), "has been taken") {
+				t.Errorf("replace by the one that was replaced: %v", err)
+			}
+		}
+		status, err := admin.ClusterStatus(t.Context(), &coordinatorv1.ClusterStatusRequest{})
+		if err != nil || status.GetHealthy() || !strings.Contains(strings.Join(status.GetProblems(), " "), "another incarnation of it answers") {
+			t.Errorf("what the others say of it: %v, %v", status, err)
+		}
+		w.stop("n2")
+		w.dirs["n2"] = old + ".new"
+		w.start("n2", nil)
+		w.serving()
+		// A second time there is nothing to do, and that is no mistake.
+		answer, err := admin.ReplaceMember(t.Context(), &coordinatorv1.ReplaceMemberRequest{NodeId: "n2"})
+		if err != nil || len(answer.GetShards()) != 0 {
+			t.Errorf("replace once more: %v, %v", answer, err)
 		}
 	})
 }
@@ -504,6 +526,28 @@ func TestShortOfSpace(t *testing.T) {
 		}
 		if answer, err := w.reserve("n1", "k"); err != nil || answer.GetPending() == nil {
 			t.Errorf("the record that exists: %v, %v", answer, err)
+		}
+	})
+}
+
+// Whichever node is asked says which one takes no new keys.
+func TestShortOfSpaceIsToldByTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		for _, name := range []string{"n1", "n2", "n3"} {
+			w.start(name, func(c *Config) {
+				if name == "n3" {
+					c.FreeBytes = func(string) (int64, error) { return 1000, nil }
+				}
+			})
+		}
+		w.serving()
+		time.Sleep(2 * time.Second)
+		for _, name := range []string{"n1", "n2", "n3"} {
+			status, err := coordinatorv1.NewAdminServiceClient(w.client(name)).ClusterStatus(t.Context(), &coordinatorv1.ClusterStatusRequest{})
+			if err != nil || status.GetHealthy() || len(status.GetProblems()) != 1 || !strings.Contains(status.GetProblems()[0], "free disk space") {
+				t.Errorf("%s says %v, %v", name, status, err)
+			}
 		}
 	})
 }

@@ -185,6 +185,7 @@ func (n *Node) openPort(state *membership.State, life peer.Life, listener net.Li
 	cfg.Peers = n.cfg.Peers
 	cfg.JoinWait = n.cfg.JoinWait
 	cfg.Logger = n.cfg.Logger
+	cfg.StorageFull = n.storageFull.Load
 	n.membership = membership.New(cfg)
 	port := peer.Default()
 	port.Listener = listener

@@ -21,20 +21,15 @@ var _ rpc.Membership = cluster{}
 
 // Newcomer implements rpc.Membership.
 func (c cluster) Newcomer(ctx context.Context, nodeID string) (rpc.Newcomer, error) {
-	n := c.node
-	newcomer, isMember, err := n.askNewcomer(ctx, nodeID)
-	if err == nil && isMember && n.incarnations(nodeID) == 1 {
-		return rpc.Newcomer{}, rpc.InvalidNode("names a node that answers as the member it is: there is nothing to replace")
-	}
-	return newcomer, err
+	return c.node.askNewcomer(ctx, nodeID)
 }
 
 // askNewcomer asks who answers now under a node's name, at an address that the cluster
 // knows of it: nobody's word is taken for that. It may be an empty node, or one that
-// was taken in before, in some of the shards; then it is a member.
-func (n *Node) askNewcomer(ctx context.Context, nodeID string) (_ rpc.Newcomer, isMember bool, err error) {
+// was taken in before, in some or all of the shards; then it is a member.
+func (n *Node) askNewcomer(ctx context.Context, nodeID string) (rpc.Newcomer, error) {
 	if nodeID == n.cfg.NodeID {
-		return rpc.Newcomer{}, false, rpc.InvalidNode("names the node that was asked; ask one that is not to be replaced")
+		return rpc.Newcomer{}, rpc.InvalidNode("names the node that was asked; ask one that is not to be replaced")
 	}
 	addresses := make(map[string]bool)
 	for _, m := range n.membership.Directory().Members() {
@@ -43,7 +38,7 @@ func (n *Node) askNewcomer(ctx context.Context, nodeID string) (_ rpc.Newcomer, 
 		}
 	}
 	if len(addresses) == 0 {
-		return rpc.Newcomer{}, false, rpc.InvalidNode("names no node of this cluster")
+		return rpc.Newcomer{}, rpc.InvalidNode("names no node of this cluster")
 	}
 	var failures []error
 	for address := range addresses {
@@ -52,14 +47,14 @@ func (n *Node) askNewcomer(ctx context.Context, nodeID string) (_ rpc.Newcomer, 
 			failures = append(failures, err)
 			continue
 		}
-		return n.judgeNewcomer(nodeID, address, &answer)
+		return n.judgeNewcomer(ctx, nodeID, address, &answer)
 	}
-	return rpc.Newcomer{}, false, rpc.InvalidNode(fmt.Sprintf(
+	return rpc.Newcomer{}, rpc.InvalidNode(fmt.Sprintf(
 		"names a node that does not answer; start it with an empty data directory first (%v)", errors.Join(failures...)))
 }
 
 // judgeNewcomer decides whether what answered under a node's name may take its place.
-func (n *Node) judgeNewcomer(nodeID, address string, answer *peer.HelloMessage) (_ rpc.Newcomer, isMember bool, err error) {
+func (n *Node) judgeNewcomer(ctx context.Context, nodeID, address string, answer *peer.HelloMessage) (_ rpc.Newcomer, err error) {
 	state := n.file.State()
 	switch {
 	case answer.Self.Name != nodeID:
@@ -68,6 +63,8 @@ func (n *Node) judgeNewcomer(nodeID, address string, answer *peer.HelloMessage) 
 		err = rpc.InvalidNode(fmt.Sprintf("names a node that was started for %d shards; this cluster has %d", answer.Shards, state.Shards))
 	case answer.ClusterID != "" && answer.ClusterID != state.ClusterID:
 		err = rpc.InvalidNode(fmt.Sprintf("names a node that belongs to another cluster, %s", answer.ClusterID))
+	case answer.ClusterID != "" && !n.comesToKnow(ctx, answer.Self.ID()):
+		err = rpc.InvalidNode("names a node that answers from a data directory whose place has been taken; stop it, and start it with its present one, or an empty one")
 	}
 	if answer.Self.PeerAddress != "" {
 		address = answer.Self.PeerAddress
@@ -75,7 +72,34 @@ func (n *Node) judgeNewcomer(nodeID, address string, answer *peer.HelloMessage) 
 	if invalid := checkAddress(address, false); err == nil && invalid != nil {
 		err = rpc.InvalidNode("has a peer address that " + invalid.Error())
 	}
-	return rpc.Newcomer{NodeID: nodeID, Incarnation: answer.Self.Incarnation, PeerAddress: address}, answer.ClusterID != "", err
+	return rpc.Newcomer{NodeID: nodeID, Incarnation: answer.Self.Incarnation, PeerAddress: address}, err
+}
+
+// Whoever is in the cluster by its own word must be so by ours: the incarnation that was
+// replaced says so as well. One that has just been taken into another shard is not known
+// here for as long as this replica of that shard is behind.
+const (
+	knownWithin = 2 * time.Second
+	knownLook   = 50 * time.Millisecond
+)
+
+// comesToKnow reports whether an incarnation is a member of some shard, as far as this node
+// knows or soon comes to know.
+func (n *Node) comesToKnow(ctx context.Context, id raft.ServerID) bool {
+	ctx, cancel := context.WithTimeout(ctx, knownWithin)
+	defer cancel()
+	look := time.NewTicker(knownLook)
+	defer look.Stop()
+	for {
+		if _, known := n.servers()[id]; known {
+			return true
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return false
+		}
+	}
 }
 
 // Replace implements rpc.Membership. The lost one goes first: then a majority of those
@@ -86,7 +110,7 @@ func (c cluster) Replace(ctx context.Context, number int, nodeID string) (newcom
 	if router == nil {
 		return rpc.Newcomer{}, false, actor.ErrNoLeader
 	}
-	if newcomer, _, err = n.askNewcomer(ctx, nodeID); err != nil {
+	if newcomer, err = n.askNewcomer(ctx, nodeID); err != nil {
 		return rpc.Newcomer{}, false, err
 	}
 	id := peer.ServerID(newcomer.NodeID, newcomer.Incarnation)
@@ -115,17 +139,6 @@ func (c cluster) Replace(ctx context.Context, number int, nodeID string) (newcom
 	// The newcomer waits to hear of it.
 	n.membership.Observe(n.servers())
 	return newcomer, changed, nil
-}
-
-// incarnations counts those of a node that are members: more than one while it is being
-// replaced.
-func (n *Node) incarnations(nodeID string) (count int) {
-	for _, m := range n.membership.Directory().Members() {
-		if m.Name == nodeID {
-			count++
-		}
-	}
-	return count
 }
 
 func membershipFault(err error) error {

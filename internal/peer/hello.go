@@ -53,6 +53,8 @@ type HelloMessage struct {
 	// Revision is the newer.
 	Members  []Member `json:"members,omitempty"`
 	Revision uint64   `json:"revision,omitempty"`
+	// StorageFull says that the node is short of disk space.
+	StorageFull bool `json:"storage_full,omitempty"`
 }
 
 // check reports what is wrong with a message that came from outside.

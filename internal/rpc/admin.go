@@ -66,11 +66,11 @@ func decodePurge(request *coordinatorv1.PurgeRequest) (command admission.Purge, 
 func (s *adminService) Members(ctx context.Context, _ *coordinatorv1.MembersRequest) (*coordinatorv1.MembersResponse, error) {
 	ctx, cancel := s.bound(ctx, 0)
 	defer cancel()
-	return &coordinatorv1.MembersResponse{ClusterId: s.cluster.ID(), Members: s.members(ctx)}, nil
+	return &coordinatorv1.MembersResponse{ClusterId: s.cluster.ID(), Members: s.members(s.cluster.Members(ctx))}, nil
 }
 
 // members are the nodes by name, with what each leads as far as this node knows.
-func (s *server) members(ctx context.Context) []*coordinatorv1.Member {
+func (s *server) members(known []Member) []*coordinatorv1.Member {
 	leads := make(map[string]uint32)
 	for i := range s.shards.Shards() {
 		if leader := s.shards.Replica(i).Leader(); leader.Known() {
@@ -78,7 +78,7 @@ func (s *server) members(ctx context.Context) []*coordinatorv1.Member {
 		}
 	}
 	var members []*coordinatorv1.Member
-	for _, m := range s.cluster.Members(ctx) {
+	for _, m := range known {
 		members = append(members, &coordinatorv1.Member{
 			NodeId:        m.NodeID,
 			Incarnation:   m.Incarnation,
@@ -99,12 +99,13 @@ func (s *server) members(ctx context.Context) []*coordinatorv1.Member {
 func (s *adminService) ClusterStatus(ctx context.Context, _ *coordinatorv1.ClusterStatusRequest) (*coordinatorv1.ClusterStatusResponse, error) {
 	ctx, cancel := s.bound(ctx, 0)
 	defer cancel()
+	known := s.cluster.Members(ctx)
 	status := &coordinatorv1.ClusterStatusResponse{
 		ClusterId: s.cluster.ID(),
 		NodeId:    s.cluster.NodeID(),
 		Version:   s.cluster.Version(),
 		Shards:    uint32(s.shards.Shards()),
-		Members:   s.members(ctx),
+		Members:   s.members(known),
 	}
 	var leaderless []string
 	for i := range s.shards.Shards() {
@@ -118,9 +119,12 @@ func (s *adminService) ClusterStatus(ctx context.Context, _ *coordinatorv1.Clust
 		status.Problems = append(status.Problems,
 			"Without a leader that this node knows: shard "+strings.Join(leaderless, ", ")+".")
 	}
-	for _, m := range status.Members {
-		if !m.GetReachable() {
-			status.Problems = append(status.Problems, "Node "+m.GetNodeId()+" cannot be reached from this node.")
+	for _, m := range known {
+		switch {
+		case m.Trouble != "":
+			status.Problems = append(status.Problems, m.Trouble)
+		case !m.Reachable && !m.Self:
+			status.Problems = append(status.Problems, "Node "+m.NodeID+" cannot be reached from this node.")
 		}
 	}
 	status.Problems = append(status.Problems, s.cluster.Problems(ctx)...)

@@ -189,17 +189,18 @@ func TestShardsAreShown(t *testing.T) {
 
 func TestClusterAndMembers(t *testing.T) {
 	n := start(t, "n1", nil)
-	n.cluster.Nodes = append(n.cluster.Nodes, rpc.Member{NodeID: "n0", PeerAddress: "n0:7421"})
+	n.cluster.Nodes = append(n.cluster.Nodes, rpc.Member{NodeID: "n0", PeerAddress: "n0:7421"},
+		rpc.Member{NodeID: "n2", Reachable: true, Trouble: "Node n2 is tired."})
 	n.shards.At(1).SetLeader(shard.Leader{})
 	n.cluster.Trouble = []string{"The disk is nearly full."}
 	members, err := n.admin.Members(withTimeout(t), &coordinatorv1.MembersRequest{})
 	wantNone(t, err)
-	if m := members.GetMembers(); len(m) != 2 || m[0].GetNodeId() != "n0" || m[0].GetReachable() || !m[1].GetReachable() || m[1].GetLeads() != 2 {
+	if m := members.GetMembers(); len(m) != 3 || m[0].GetNodeId() != "n0" || m[0].GetReachable() || !m[1].GetReachable() || m[1].GetLeads() != 2 {
 		t.Errorf("members %v", members)
 	}
 	status, err := n.admin.ClusterStatus(withTimeout(t), &coordinatorv1.ClusterStatusRequest{})
 	wantNone(t, err)
-	if status.GetHealthy() || len(status.GetProblems()) != 3 || status.GetShards() != 3 || status.GetShardsWithLeader() != 2 {
+	if status.GetHealthy() || len(status.GetProblems()) != 4 || status.GetShards() != 3 || status.GetShardsWithLeader() != 2 {
 		t.Errorf("status %v", status)
 	}
 }

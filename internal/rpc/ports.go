@@ -73,4 +73,5 @@ type Member struct {
 	ClientAddress string // "" where not known
 	Reachable     bool
 	Self          bool
+	Trouble       string // what this node sees wrong with it, a sentence; "" for no more than the above
 }
