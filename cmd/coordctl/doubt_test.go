@@ -106,4 +106,14 @@ func TestADoubtOfRunIsAboutTheRecording(t *testing.T) {
 	if !strings.HasSuffix(out.String(), "what it did is unknown, and nothing is recorded; "+lapses+"\n") {
 		t.Errorf("%q", out.String())
 	}
+	for why, next := range map[reason.Reason]string{
+		reason.ReservationNotFound: "the record is gone, and the next caller runs it again",
+		reason.ReservationLost:     "another caller has been admitted since",
+	} {
+		out.Reset()
+		r.report(r.left(ending{status: 137, stopped: &client.Error{Call: "Extend", Code: codes.NotFound, Reason: string(why)}}))
+		if !strings.HasSuffix(out.String(), "nothing is recorded; "+next+"\n") {
+			t.Errorf("%s: %q", why, out.String())
+		}
+	}
 }

@@ -152,7 +152,7 @@ func flagError(command *cobra.Command, err error) error {
 		}
 	}
 	wanted := map[string]string{
-		"duration": "a duration such as 100ms, 5m or 24h",
+		"duration": "a duration such as 100ms, 5m or 24h, no longer than 2562047h",
 		"uint32":   "a number from 0 to 4294967295",
 		"uint64":   "a number, 0 or more",
 		"int":      "a whole number",

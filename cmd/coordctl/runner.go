@@ -418,7 +418,7 @@ func (r *runner) left(e ending) error {
 		failure.Reason, failure.Code = reason.ReservationLapsed, codes.FailedPrecondition
 	}
 	failure.Message = fmt.Sprintf("ownership was lost (%s) and the command was stopped (%d): what it did is unknown, and nothing is recorded; %s",
-		failure.Message, e.status, r.afterLapse())
+		failure.Message, e.status, r.afterLoss(failure.Reason))
 	return callError{failure: failure, told: true}
 }
 
@@ -441,6 +441,18 @@ func (r *runner) afterLapse() string {
 		return "once the key lapses nobody runs it until that is settled with coordctl resolve"
 	}
 	return "once the key lapses the next caller runs it again"
+}
+
+// afterLoss says what becomes of a key that the coordinator says is lost.
+func (r *runner) afterLoss(why reason.Reason) string {
+	switch why {
+	case reason.ReservationNotFound:
+		return "the record is gone, and the next caller runs it again"
+	case reason.ReservationLost:
+		return "another caller has been admitted since"
+	default:
+		return r.afterLapse()
+	}
 }
 
 // replay gives what was recorded to who came later.

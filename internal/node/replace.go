@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -31,14 +33,16 @@ func (n *Node) askNewcomer(ctx context.Context, nodeID string) (rpc.Newcomer, er
 	if nodeID == n.cfg.NodeID {
 		return rpc.Newcomer{}, rpc.InvalidNode("names the node that was asked; ask one that is not to be replaced")
 	}
-	addresses := make(map[string]bool)
+	addresses, names := make(map[string]bool), []string(nil)
 	for _, m := range n.membership.Directory().Members() {
+		names = append(names, m.Name)
 		if m.Name == nodeID {
 			addresses[m.PeerAddress] = true
 		}
 	}
 	if len(addresses) == 0 {
-		return rpc.Newcomer{}, rpc.InvalidNode("names no node of this cluster")
+		return rpc.Newcomer{}, rpc.InvalidNode(fmt.Sprintf("is %d bytes that name no node of this cluster, which has %s",
+			len(nodeID), strings.Join(slices.Compact(slices.Sorted(slices.Values(names))), ", ")))
 	}
 	var failures []error
 	for address := range addresses {

@@ -139,7 +139,7 @@ func (s *adminService) TransferLeadership(ctx context.Context, request *coordina
 	members := s.cluster.Members(ctx)
 	to := request.GetToNode()
 	if to != "" && !slices.ContainsFunc(members, func(m Member) bool { return m.NodeID == to }) {
-		return nil, invalid("to_node", "is %d bytes that name no node of this cluster", len(to))
+		return nil, invalid("to_node", "is %d bytes that name no node of this cluster, which has %s", len(to), names(members))
 	}
 	if request.Shard == nil {
 		return s.transferAll(ctx, to, len(members))
@@ -162,6 +162,16 @@ func (s *adminService) TransferLeadership(ctx context.Context, request *coordina
 		},
 		there: passOn(coordinatorv1.NewAdminServiceClient, coordinatorv1.AdminServiceClient.TransferLeadership, request),
 	})
+}
+
+// names are the nodes of a cluster, for people.
+func names(members []Member) string {
+	var names []string
+	for _, m := range members {
+		names = append(names, m.NodeID)
+	}
+	slices.Sort(names)
+	return strings.Join(slices.Compact(names), ", ")
 }
 
 // transferAll hands over what this node leads. One shard that cannot be handed over
