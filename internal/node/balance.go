@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/atmostonce/coordinator/internal/peer"
 	"github.com/atmostonce/coordinator/internal/shard"
 )
 
@@ -13,7 +14,8 @@ const behindMax = 1000
 
 // balance hands over, one at a time, what this node leads beyond its share, until ctx
 // ends. Shard i prefers node i mod n of the nodes by name, so each shard that moves
-// comes to where no other node moves it away from.
+// comes to where no other node moves it away from. A node that is short of disk space has
+// no share, as long as there is one that is not.
 func (n *Node) balance(ctx context.Context) {
 	if n.cfg.BalanceEvery == 0 {
 		return
@@ -31,12 +33,16 @@ func (n *Node) balance(ctx context.Context) {
 				led = append(led, replica.Status())
 			}
 		}
-		number, to := handover(n.cfg.NodeID, router.Shards(), led)
+		if len(led) == 0 {
+			continue
+		}
+		bounded, cancel := context.WithTimeout(ctx, n.cfg.BalanceEvery)
+		number, to := handover(n.cfg.NodeID, router.Shards(), led, n.short(bounded))
 		if to == "" {
+			cancel()
 			continue
 		}
 		n.cfg.Logger.Info("leading more than this node's share; handing one shard over", "shard", number, "to", to, "leading", len(led))
-		bounded, cancel := context.WithTimeout(ctx, n.cfg.BalanceEvery)
 		err := router.Replica(number).TransferLeadership(bounded, to)
 		cancel()
 		if err != nil && ctx.Err() == nil {
@@ -45,21 +51,25 @@ func (n *Node) balance(ctx context.Context) {
 	}
 }
 
+// short are the nodes that say that they are short of disk space, this one among them.
+func (n *Node) short(ctx context.Context) map[string]bool {
+	ctx, cancel := context.WithTimeout(ctx, reachWithin)
+	defer cancel()
+	short := map[string]bool{n.cfg.NodeID: n.storageFull.Load()}
+	for id, contact := range n.membership.ExchangeOnce(ctx, n.port) {
+		short[peer.NodeName(id)] = contact.StorageFull
+	}
+	return short
+}
+
 // handover picks one of the shards that a node leads and the node to hand it to, or
 // "". It hands over only from a node that leads more than its share, to the shard's
-// preferred node, and only if that one keeps up.
-func handover(self string, shards int, led []shard.Status) (number int, to string) {
+// preferred node, and only if that one keeps up and is not short of disk space.
+func handover(self string, shards int, led []shard.Status, short map[string]bool) (number int, to string) {
 	for _, status := range led {
-		var nodes []string
-		for _, replica := range status.Replicas {
-			if replica.Voter && replica.NodeID != self {
-				nodes = append(nodes, replica.NodeID)
-			}
-		}
-		nodes = append(nodes, self)
-		slices.Sort(nodes)
+		nodes := nodesWithShare(self, status, short)
 		share := (shards + len(nodes) - 1) / len(nodes)
-		if len(led) <= share {
+		if slices.Contains(nodes, self) && len(led) <= share {
 			return 0, ""
 		}
 		preferred := nodes[status.Shard%len(nodes)]
@@ -74,4 +84,20 @@ func handover(self string, shards int, led []shard.Status) (number int, to strin
 		}
 	}
 	return 0, ""
+}
+
+// nodesWithShare are those, by name, among which a shard is to be led: its voters that are
+// not short of disk space, or all of them where every one is.
+func nodesWithShare(self string, status shard.Status, short map[string]bool) []string {
+	all := []string{self}
+	for _, replica := range status.Replicas {
+		if replica.Voter && replica.NodeID != self {
+			all = append(all, replica.NodeID)
+		}
+	}
+	slices.Sort(all)
+	if enough := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return short[name] }); len(enough) > 0 {
+		return enough
+	}
+	return all
 }

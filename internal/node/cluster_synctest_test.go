@@ -530,24 +530,46 @@ func TestShortOfSpace(t *testing.T) {
 	})
 }
 
-// Whichever node is asked says which one takes no new keys.
-func TestShortOfSpaceIsToldByTheOthers(t *testing.T) {
+// Whichever node is asked says which one takes no new keys, and that one leads nothing for
+// long while others have space. It has its share again once it has.
+func TestShortOfSpaceAmongOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
+		var free atomic.Int64
+		free.Store(1000)
 		for _, name := range []string{"n1", "n2", "n3"} {
 			w.start(name, func(c *Config) {
 				if name == "n3" {
-					c.FreeBytes = func(string) (int64, error) { return 1000, nil }
+					c.FreeBytes = func(string) (int64, error) { return free.Load(), nil }
 				}
 			})
 		}
 		w.serving()
-		time.Sleep(2 * time.Second)
+		leads := func() (count int) {
+			for i := range 3 {
+				if w.nodes["n3"].shards.router.Load().Replica(i).Leads() {
+					count++
+				}
+			}
+			return count
+		}
+		time.Sleep(time.Minute)
 		for _, name := range []string{"n1", "n2", "n3"} {
 			status, err := coordinatorv1.NewAdminServiceClient(w.client(name)).ClusterStatus(t.Context(), &coordinatorv1.ClusterStatusRequest{})
 			if err != nil || status.GetHealthy() || len(status.GetProblems()) != 1 || !strings.Contains(status.GetProblems()[0], "free disk space") {
 				t.Errorf("%s says %v, %v", name, status, err)
 			}
+		}
+		if n := leads(); n != 0 {
+			t.Errorf("it leads %d shards", n)
+		}
+		for i := range 20 {
+			w.admits(fmt.Sprint("k", i), "n1", "n2", "n3")
+		}
+		free.Store(1 << 40)
+		time.Sleep(time.Minute)
+		if n := leads(); n != 1 {
+			t.Errorf("with space it leads %d shards", n)
 		}
 	})
 }

@@ -241,21 +241,30 @@ func TestHandover(t *testing.T) {
 		led    []shard.Status
 		number int
 		to     string
+		short  string
 	}{
-		{"all of them", all(nil), 1, "n2"},
-		{"one too many", []shard.Status{status(0, nil), status(3, nil), status(5, nil)}, 5, "n3"},
-		{"its share", []shard.Status{status(1, nil), status(2, nil)}, 0, ""},
-		{"the others do not answer", all(func(r *shard.ReplicaStatus) { r.LastContact = time.Minute }), 0, ""},
-		{"the others have never answered", all(func(r *shard.ReplicaStatus) { r.LastContact = -1 }), 0, ""},
-		{"the others are behind", all(func(r *shard.ReplicaStatus) { r.Behind = 5000 }), 0, ""},
-		{"there are no other voters", all(func(r *shard.ReplicaStatus) { r.Voter = false }), 0, ""},
+		{"all of them", all(nil), 1, "n2", ""},
+		{"one too many", []shard.Status{status(0, nil), status(3, nil), status(5, nil)}, 5, "n3", ""},
+		{"its share", []shard.Status{status(1, nil), status(2, nil)}, 0, "", ""},
+		{"the others do not answer", all(func(r *shard.ReplicaStatus) { r.LastContact = time.Minute }), 0, "", ""},
+		{"the others have never answered", all(func(r *shard.ReplicaStatus) { r.LastContact = -1 }), 0, "", ""},
+		{"the others are behind", all(func(r *shard.ReplicaStatus) { r.Behind = 5000 }), 0, "", ""},
+		{"there are no other voters", all(func(r *shard.ReplicaStatus) { r.Voter = false }), 0, "", ""},
 		{"only n3 keeps up", all(func(r *shard.ReplicaStatus) {
 			if r.NodeID == "n2" {
 				r.Behind = 5000
 			}
-		}), 2, "n3"},
+		}), 2, "n3", ""},
+		{"n2 is short of space", all(nil), 1, "n3", "n2"},
+		{"this one is short of space, and leads no more than its share", []shard.Status{status(0, nil), status(3, nil)}, 0, "n2", "n1"},
+		{"all are short of space", all(nil), 1, "n2", "n1 n2 n3"},
+		{"all are, and this one leads its share", []shard.Status{status(1, nil), status(2, nil)}, 0, "", "n1 n2 n3"},
 	} {
-		if number, to := handover("n1", 6, c.led); number != c.number || to != c.to {
+		short := make(map[string]bool)
+		for _, name := range strings.Fields(c.short) {
+			short[name] = true
+		}
+		if number, to := handover("n1", 6, c.led, short); number != c.number || to != c.to {
 			t.Errorf("%s: shard %d to %q", c.name, number, to)
 		}
 	}

@@ -3,6 +3,7 @@ package raftfsm
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -126,9 +127,13 @@ func (g *Group) openDirectories() error {
 				return err
 			}
 		}
-		if info, err := os.Stat(dir); err != nil {
+		switch info, err := os.Stat(dir); {
+		case errors.Is(err, fs.ErrNotExist):
+			return fmt.Errorf("%s is missing, and with it what this node had promised: replace the node (an empty directory, and `coordctl members replace`), "+
+				"or put back a copy of the whole directory if it is a cluster by itself", dir)
+		case err != nil:
 			return err
-		} else if !info.IsDir() {
+		case !info.IsDir():
 			return fmt.Errorf("%s is not a directory", dir)
 		}
 	}
