@@ -29,7 +29,8 @@ does not get beyond it, or is interrupted there, ends with 1.
 
 If any call failed the exit code is not 0: that of the failures where they are of one
 kind, such as 8 if no answer came, and otherwise 1. The result is shown all the same, with
-how many failed for which reason; an interrupted one without failures ends with 0. Should a
+how many failed for which reason, unless no node was reached to begin with; an interrupted
+one without failures ends with 0. Should a
 storm be granted a key that it has committed, it ends at once with ADMITTED_TWICE and 1: the
 coordinator has broken its promise.
 

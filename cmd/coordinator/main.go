@@ -62,7 +62,7 @@ Without flags it is a cluster of its own on 127.0.0.1:7420, with its data in
 ./coordinator-data. Three nodes are started with the same --peers each, in any
 order; the first listed one begins the cluster.`,
 		Version:       version.Of(),
-		Args:          cobra.NoArgs,
+		Args:          noArguments,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(*cobra.Command, []string) error {
@@ -77,6 +77,14 @@ order; the first listed one begins the cluster.`,
 	command.SetUsageTemplate("{{.UseLine}}\n")
 	command.SetHelpFunc(func(c *cobra.Command, _ []string) { writeHelp(c.OutOrStdout(), c.Long) })
 	return command
+}
+
+// noArguments refuses what is no flag, such as a switch's value with a space before it.
+func noArguments(_ *cobra.Command, arguments []string) error {
+	if len(arguments) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%q is no flag, and there are only flags; a switch is turned off by --NAME=false", arguments[0])
 }
 
 // serve runs a node until a signal ends it or it cannot go on.
