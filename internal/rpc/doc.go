@@ -25,6 +25,8 @@
 //  9. A call of a session is carried out and answered as one that is made by itself.
 //  10. A client that does not read costs no more than [Settings].UnsentBytesMax of
 //     answers. What is refused for that has not been carried out.
+//  11. A call that is for another cluster is refused before anything is asked
+//     (expected.go).
 //
 // # Who may do what
 //
