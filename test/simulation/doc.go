@@ -9,8 +9,9 @@
 //
 // # An hour
 //
-// Nine stretches, each of four minutes with callers and faults and two in which the
-// cluster works and hardly anybody calls. At the end everything is mended, every key is read
+// Nine stretches, each of four minutes with callers and faults and two in which hardly
+// anybody calls and the cluster works, but for a leader that is killed after a minute or
+// more: by then the log's clock stands wherever nobody's calls have moved it. At the end everything is mended, every key is read
 // once more, the three replicas' states are compared at the same entry of the log, and
 // what callers were told is judged. An hour counts only if it had 2,000 operations, 30
 // faults and 5 elections; most have about 3,400, 55 and 50 a shard. An operation is a call

@@ -83,7 +83,7 @@ const (
 )
 
 // The shape of an hour: so many busy stretches, each with a quiet one behind it in which
-// everything works and hardly anybody calls.
+// hardly anybody calls and everything works, but for a leader that is lost in the middle.
 const (
 	stretches    = 9
 	stretch      = 385 * time.Second
@@ -99,7 +99,13 @@ const (
 	pauseAtStart = 15 * time.Second
 	quietBefore  = 3 * time.Second
 
-	farBehindHour = 1 // of those of a cluster
+	// In a quiet stretch a leader is lost after so long, and comes back.
+	quietLeast  = 60 * time.Second
+	quietMost   = 90 * time.Second
+	quietMended = 10 * time.Second
+
+	farBehindHour    = 1 // of those of a cluster
+	farBehindStretch = stretches / 2
 )
 
 // between draws a duration.
@@ -136,6 +142,12 @@ func planHour(seed uint64, number, shards int) plan {
 			}
 			p.Steps = append(p.Steps, step{At: at + between(random, each/2, each), Kind: repair})
 		}
+		if number%hoursEach != farBehindHour || i != farBehindStretch {
+			// Nobody has called for a while: what time it is, only the clock's own entries say.
+			lost := drawStep(random, killOne, begins+busy+quietBefore+between(random, quietLeast, quietMost), shards)
+			lost.Node = 0
+			p.Steps = append(p.Steps, lost, step{At: lost.At + quietMended, Kind: repair})
+		}
 		for k := range keysEach {
 			p.Callers = append(p.Callers, drawCallers(random, fmt.Sprintf("%s/h%d-%d-%d", principals[k%2], number, i, k/2), begins)...)
 		}
@@ -150,7 +162,7 @@ func planHour(seed uint64, number, shards int) plan {
 	}
 	if number%hoursEach == farBehindHour {
 		// In a quiet stretch, since it takes a while.
-		at := pauseAtStart + stretches/2*stretch + busy
+		at := pauseAtStart + farBehindStretch*stretch + busy
 		far := drawStep(random, farBehind, at+quietBefore, shards)
 		far.Node, far.Other = 1+random.IntN(2), 0
 		p.Steps = append(p.Steps, far)
