@@ -24,7 +24,7 @@ func TestAddressOfAnotherCluster(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c, err := client.Dial(endpoints)
 			must(t, err)
-			defer c.Close() //nolint:errcheck // nothing is left to be lost
+			defer c.Close()
 			do := func(key string) (ran bool) {
 				t.Helper()
 				owned, err := c.Reserve(t.Context(), client.Identity{Operation: name, Key: key})
