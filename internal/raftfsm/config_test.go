@@ -56,8 +56,12 @@ func TestOpenRefuses(t *testing.T) {
 		`"x"`: func(c *GroupConfig) {
 			c.Bootstrap = Voters(raft.Server{ID: "a", Address: "x"}, raft.Server{ID: "b", Address: "x"})
 		},
-		"Election":  func(c *GroupConfig) { c.Timing.Election = time.Millisecond },
-		"no such":   func(c *GroupConfig) { c.Create = false },
+		"Election":                      func(c *GroupConfig) { c.Timing.Election = time.Millisecond },
+		"shard is missing, and with it": func(c *GroupConfig) { c.Create = false },
+		"log is missing, and with it": func(c *GroupConfig) {
+			c.Create = false
+			must(t, os.MkdirAll(c.Dir, 0o700))
+		},
 		"ClusterID": func(c *GroupConfig) { c.ClusterID = "" },
 		"state.db":  func(c *GroupConfig) { write(t, filepath.Join(c.Dir, stateName), "not a state") },
 		"wal-meta.db": func(c *GroupConfig) {
