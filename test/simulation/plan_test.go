@@ -99,7 +99,7 @@ const (
 	pauseAtStart = 15 * time.Second
 	quietBefore  = 3 * time.Second
 
-	// In a quiet stretch a leader is lost after so long, and comes back.
+	// In a quiet stretch, but the last one, a leader is lost after so long, and comes back.
 	quietLeast  = 60 * time.Second
 	quietMost   = 90 * time.Second
 	quietMended = 10 * time.Second
@@ -142,10 +142,10 @@ func planHour(seed uint64, number, shards int) plan {
 			}
 			p.Steps = append(p.Steps, step{At: at + between(random, each/2, each), Kind: repair})
 		}
-		if number%hoursEach != farBehindHour || i != farBehindStretch {
+		if i < stretches-1 && (number%hoursEach != farBehindHour || i != farBehindStretch) {
 			// Nobody has called for a while: what time it is, only the clock's own entries say.
 			lost := drawStep(random, killOne, begins+busy+quietBefore+between(random, quietLeast, quietMost), shards)
-			lost.Node = 0
+			lost.Node, lost.Other = 0, 1+random.IntN(2)
 			p.Steps = append(p.Steps, lost, step{At: lost.At + quietMended, Kind: repair})
 		}
 		for k := range keysEach {
