@@ -3,6 +3,7 @@ package raftfsm
 import (
 	"errors"
 	"os"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -52,6 +53,19 @@ func newBlockWriter() *blockWriter { return &blockWriter{open: openBlocks, end: 
 func (w *blockWriter) writeAt(segment *os.File, src []byte, offset int64) (until int64, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	until, err = w.write(segment, src, offset)
+	if w.cached || !isUnsupported(err) {
+		return until, err
+	}
+	w.cached = true // nothing will ever be written in the other way
+	if err := w.release(); err != nil {
+		return 0, err
+	}
+	return w.write(segment, src, offset)
+}
+
+// write is [blockWriter.writeAt] in the way that has not been refused so far. w.mu is held.
+func (w *blockWriter) write(segment *os.File, src []byte, offset int64) (until int64, err error) {
 	if err := w.turnTo(segment); err != nil {
 		return 0, err
 	}
@@ -73,7 +87,7 @@ func (w *blockWriter) writeAt(segment *os.File, src []byte, offset int64) (until
 	w.fit(int(until-begin), int(offset-begin))
 	copy(w.buffer[offset-begin:], src)
 	clear(w.buffer[end-begin : until-begin])
-	if err := w.put(segment, w.buffer[:until-begin], begin); err != nil {
+	if err := writeBlocks(w.file, w.buffer[:until-begin], begin); err != nil {
 		return 0, err
 	}
 	w.zeroed = max(w.zeroed, until)
@@ -96,10 +110,6 @@ func (w *blockWriter) turnTo(segment *os.File) error {
 		return err
 	}
 	file, err := w.open(path, !w.cached)
-	if !w.cached && isUnsupported(err) {
-		w.cached = true
-		file, err = w.open(path, false)
-	}
 	if err != nil {
 		return err
 	}
@@ -112,23 +122,6 @@ func (w *blockWriter) turnTo(segment *os.File) error {
 	}
 	w.path, w.file = path, file
 	return nil
-}
-
-// put makes whole blocks durable in the segment that has been turned to.
-func (w *blockWriter) put(segment *os.File, blocks []byte, at int64) error {
-	err := writeBlocks(w.file, blocks, at)
-	if w.cached || !isUnsupported(err) {
-		return err
-	}
-	// Nothing will ever be written in this way.
-	w.cached = true
-	if err := w.release(); err != nil {
-		return err
-	}
-	if err := w.turnTo(segment); err != nil {
-		return err
-	}
-	return writeBlocks(w.file, blocks, at)
 }
 
 // fit makes the buffer large enough for size bytes, and no larger than blockBufferMax
@@ -175,10 +168,5 @@ func ceil(n, unit int64) int64 { return floor(n+unit-1, unit) }
 // isUnsupported reports whether a file system has refused the way of writing, not what
 // was to be written.
 func isUnsupported(err error) bool {
-	for _, refusal := range refusals {
-		if errors.Is(err, refusal) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(refusals, func(refusal error) bool { return errors.Is(err, refusal) })
 }
