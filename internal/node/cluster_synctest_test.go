@@ -166,6 +166,15 @@ func (w *world) start(name string, change func(*Config)) *Node {
 	return n
 }
 
+// startThree starts the three nodes, and waits until all of them serve.
+func (w *world) startThree() {
+	w.t.Helper()
+	for _, name := range []string{"n1", "n2", "n3"} {
+		w.start(name, nil)
+	}
+	w.serving()
+}
+
 func (w *world) stop(name string) {
 	w.t.Helper()
 	n := w.nodes[name]
@@ -303,10 +312,7 @@ func TestWipedNodeNeitherVotesNorAcknowledges(t *testing.T) {
 		t.Run(wiped, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
-				for _, name := range []string{"n1", "n2", "n3"} {
-					w.start(name, nil)
-				}
-				w.serving()
+				w.startThree()
 				w.admits("k", "n1", "n2", "n3")
 				w.stop(wiped)
 				w.stop("n3")
@@ -351,10 +357,7 @@ func TestReplaceMember(t *testing.T) {
 		t.Run(lost, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
-				for _, name := range []string{"n1", "n2", "n3"} {
-					w.start(name, nil)
-				}
-				w.serving()
+				w.startThree()
 				for i := range 10 {
 					w.admits(fmt.Sprint("before", i), "n1", "n2", "n3")
 				}
@@ -414,10 +417,7 @@ func TestReplaceMember(t *testing.T) {
 func TestReplacedNodeSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		for _, name := range []string{"n1", "n2", "n3"} {
-			w.start(name, nil)
-		}
-		w.serving()
+		w.startThree()
 		w.stop("n2")
 		old := w.dirs["n2"]
 		w.dirs["n2"] = old + ".new"
@@ -463,10 +463,7 @@ func TestReplacedNodeSaysSo(t *testing.T) {
 func TestStopHandsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		for _, name := range []string{"n1", "n2", "n3"} {
-			w.start(name, nil)
-		}
-		w.serving()
+		w.startThree()
 		for _, name := range []string{"n1", "n2", "n3"} {
 			before := time.Now()
 			w.stop(name)
@@ -611,10 +608,7 @@ func TestSpaceIsLookedAtMoreOftenNearTheFloor(t *testing.T) {
 func TestAMemberWithoutAPeerPort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		for _, name := range []string{"n1", "n2", "n3"} {
-			w.start(name, nil)
-		}
-		w.serving()
+		w.startThree()
 		w.stop("n2")
 		cfg := w.config("n2")
 		cfg.Peers = nil
@@ -768,10 +762,7 @@ func TestCrashWhileShardsAreCreated(t *testing.T) {
 func TestStrangersAtThePeerPort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		for _, name := range []string{"n1", "n2", "n3"} {
-			w.start(name, nil)
-		}
-		w.serving()
+		w.startThree()
 		for i := range 300 {
 			conn, err := w.network.dial(t.Context(), "n1:7430")
 			if err != nil {
@@ -821,10 +812,7 @@ func (w *world) ends(n *Node, within time.Duration) error {
 func TestCopyOfARunningNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		for _, name := range []string{"n1", "n2", "n3"} {
-			w.start(name, nil)
-		}
-		w.serving()
+		w.startThree()
 		w.admits("k", "n1", "n2", "n3")
 		original := w.nodes["n3"]
 		elsewhere := w.copyOf("n3", "copy")
@@ -857,10 +845,7 @@ func TestCopyOfARunningNode(t *testing.T) {
 func TestTwoCopiesOfAStoppedNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		for _, name := range []string{"n1", "n2", "n3"} {
-			w.start(name, nil)
-		}
-		w.serving()
+		w.startThree()
 		w.stop("n3")
 		elsewhere := w.copyOf("n3", "copy")
 		first := w.start("n3", nil)
@@ -880,10 +865,7 @@ func TestTwoCopiesOfAStoppedNode(t *testing.T) {
 func TestRestartsAreNotRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		for _, name := range []string{"n1", "n2", "n3"} {
-			w.start(name, nil)
-		}
-		w.serving()
+		w.startThree()
 		for i := range 5 {
 			w.stop("n3")
 			w.start("n3", nil)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -41,8 +39,7 @@ func (n *Node) askNewcomer(ctx context.Context, nodeID string) (rpc.Newcomer, er
 		}
 	}
 	if len(addresses) == 0 {
-		return rpc.Newcomer{}, rpc.InvalidNode(fmt.Sprintf("is %d bytes that name no node of this cluster, which has %s",
-			len(nodeID), strings.Join(slices.Compact(slices.Sorted(slices.Values(names))), ", ")))
+		return rpc.Newcomer{}, rpc.UnknownNode("node_id", nodeID, names)
 	}
 	var failures []error
 	for address := range addresses {

@@ -137,9 +137,12 @@ func (s *adminService) TransferLeadership(ctx context.Context, request *coordina
 	ctx, cancel := s.bound(ctx, 0)
 	defer cancel()
 	members := s.cluster.Members(ctx)
-	to := request.GetToNode()
-	if to != "" && !slices.ContainsFunc(members, func(m Member) bool { return m.NodeID == to }) {
-		return nil, invalid("to_node", "is %d bytes that name no node of this cluster, which has %s", len(to), names(members))
+	to, names := request.GetToNode(), make([]string, len(members))
+	for i, m := range members {
+		names[i] = m.NodeID
+	}
+	if to != "" && !slices.Contains(names, to) {
+		return nil, UnknownNode("to_node", to, names)
 	}
 	if request.Shard == nil {
 		return s.transferAll(ctx, to, len(members))
@@ -164,14 +167,11 @@ func (s *adminService) TransferLeadership(ctx context.Context, request *coordina
 	})
 }
 
-// names are the nodes of a cluster, for people.
-func names(members []Member) string {
-	var names []string
-	for _, m := range members {
-		names = append(names, m.NodeID)
-	}
-	slices.Sort(names)
-	return strings.Join(slices.Compact(names), ", ")
+// UnknownNode is an INVALID_ARGUMENT about a field that names none of the cluster's nodes,
+// which may be given in any order and more than once.
+func UnknownNode(field, given string, names []string) error {
+	known := slices.Compact(slices.Sorted(slices.Values(names)))
+	return invalid(field, "is %d bytes that name no node of this cluster, which has %s", len(given), strings.Join(known, ", "))
 }
 
 // transferAll hands over what this node leads. One shard that cannot be handed over
