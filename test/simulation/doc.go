@@ -27,14 +27,15 @@
 // the state file of an earlier moment, from which the log has to be applied again.
 // Nodes are stopped, and once in a cluster's life one is away for five minutes while 11,000
 // entries are written: where the others have cut their logs by then it is sent a
-// snapshot, which is counted. Leadership is handed over, also
-// by a leader that does not hear of it and is asked by a flurry of calls meanwhile. The six
-// ways between the nodes are cut in every combination, one way and both, for long and
-// in quick turns, and so are the ways to callers; what is under way is held, and arrives
-// minutes later, or is lost with its connection. Delays are uneven, so that what goes over
-// one connection overtakes what goes over another. One call in nine is delivered a second
-// time, up to 25 s later; callers retry at any node, hang up in the middle, or give up
-// while they have been told that nothing was done.
+// snapshot, which is counted. Leadership is handed over, also by a leader that does not hear
+// of it and is asked by a flurry of calls meanwhile. A leader that the others do not hear any
+// more is asked to commit, so that what it was asked for is in no log but its own. The six
+// ways between the nodes are cut in every combination, one way and both, for long and in
+// quick turns, and so are the ways to callers; what is under way is held, and arrives minutes
+// later, or is lost with its connection. Delays are uneven, so that what goes over one
+// connection overtakes what goes over another. One call in nine is delivered a second time,
+// up to 25 s later; callers retry at any node, hang up in the middle, or give up while they
+// have been told that nothing was done.
 //
 // # Who calls
 //

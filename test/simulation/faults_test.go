@@ -77,6 +77,12 @@ func (w *world) do(s step) (took bool) {
 			time.Sleep(2 * time.Second)
 		}
 		return took
+	case unheard:
+		for i := range 3 {
+			took = w.unheard(s, random, i) || took
+			time.Sleep(2 * time.Second)
+		}
+		return took
 	case killOne:
 		return w.kill(a)
 	case killRewound:
@@ -212,25 +218,15 @@ func (w *world) deaf(s step, random *rand.Rand, number int) bool {
 	if old == "" {
 		return false
 	}
-	key := ""
-	for i := 0; key == "" || shardOf(key, w.shards) != s.Shard; i++ {
-		key = fmt.Sprintf("%s/flurry-%d-%d-%d", principals[0], s.Pick, number, i)
-	}
-	call := func(nodes ...string) *caller {
-		w.callers++
-		return &caller{
-			w: w, plan: callerPlan{Key: key, TTL: time.Minute, Retention: keepsLong}, random: rand.New(rand.NewPCG(random.Uint64(), 0)),
-			who: fmt.Sprintf("caller %d", w.callers), nodes: nodes, patience: patienceInFlurry,
-		}
-	}
-	owner := call(w.c.Others(old)...)
+	key := w.flurryKey(s, number)
+	owner := w.inFlurry(key, random, w.c.Others(old)...)
 	_, g := owner.reserve(0)
 	if g == nil {
 		return false
 	}
 	stop := make(chan struct{})
 	for range 3 {
-		reader := call(old)
+		reader := w.inFlurry(key, random, old)
 		w.work.Go(func() {
 			for {
 				select {
@@ -261,6 +257,71 @@ func (w *world) deaf(s step, random *rand.Rand, number int) bool {
 		}
 	}
 	return <-handing == nil
+}
+
+// unheard cuts a leader off so that the others do not hear it any more, while owners of keys
+// call it: what they ask for is in its log and in nobody else's when it is succeeded.
+func (w *world) unheard(s step, random *rand.Rand, number int) bool {
+	old := w.c.Leader(s.Shard)
+	if old == "" {
+		return false
+	}
+	var owning []func()
+	for i := range 4 {
+		owner := w.inFlurry(w.flurryKey(s, 4*number+i), random, old)
+		_, g := owner.reserve(0)
+		if g == nil {
+			continue
+		}
+		owning = append(owning, func() {
+			time.Sleep(between(owner.random, 0, 300*time.Millisecond))
+			switch {
+			case i < 2:
+				owner.commit(g)
+			case i < 3:
+				owner.release(g)
+			case owner.extend(g).outcome == "ok":
+				owner.commit(g)
+			}
+		})
+	}
+	both := random.IntN(2) == 0
+	for _, other := range w.c.Others(old) {
+		w.c.Network.Cut(old, other)
+		if both {
+			w.c.Network.Cut(other, old)
+		}
+	}
+	for _, own := range owning {
+		w.work.Go(own)
+	}
+	time.Sleep(between(random, 500*time.Millisecond, 3*time.Second))
+	for _, other := range w.c.Others(old) {
+		if w.c.Node(old) != nil && w.c.Node(other) != nil {
+			w.c.Network.Heal(old, other)
+			w.c.Network.Heal(other, old)
+		}
+	}
+	return true
+}
+
+// flurryKey returns a key of the step's shard that nobody else uses.
+func (w *world) flurryKey(s step, number int) string {
+	for i := 0; ; i++ {
+		key := fmt.Sprintf("%s/flurry-%d-%d-%d", principals[0], s.Pick, number, i)
+		if shardOf(key, w.shards) == s.Shard {
+			return key
+		}
+	}
+}
+
+// inFlurry returns a caller that calls only some nodes, and not for long.
+func (w *world) inFlurry(key string, random *rand.Rand, nodes ...string) *caller {
+	w.callers++
+	return &caller{
+		w: w, plan: callerPlan{Key: key, TTL: time.Minute, Retention: keepsLong}, random: rand.New(rand.NewPCG(random.Uint64(), 0)),
+		who: fmt.Sprintf("caller %d", w.callers), nodes: nodes, patience: patienceInFlurry,
+	}
 }
 
 // patienceInFlurry bounds how long the next step has to wait.

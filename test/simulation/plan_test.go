@@ -29,6 +29,7 @@ const (
 	handovers     kind = "handovers every two seconds"
 	handoverKill  kind = "kill of the leader that hands over"
 	handoverDeaf  kind = "a leader that hands over and does not hear of it, under a flurry of calls"
+	unheard       kind = "a leader that is not heard any more and is asked to commit"
 	killOne       kind = "kill of one node"
 	killRewound   kind = "kill of one node, its state older than its log"
 	killTwo       kind = "kill of two nodes"
@@ -50,7 +51,7 @@ const (
 
 // deck is what is drawn from without putting back, so that an hour has a bit of everything.
 var deck = []kind{
-	handover, handovers, handoverKill, handoverDeaf, handoverDeaf, killOne, killOne, killRewound, killTwo, killAll, killAgain, stopOne, stopAll, sever, severOne,
+	handover, handovers, handoverKill, handoverDeaf, handoverDeaf, unheard, unheard, killOne, killOne, killRewound, killTwo, killAll, killAgain, stopOne, stopAll, sever, severOne,
 	slow, reorder, callersCut, callersOneWay, parting, parting, parting, parting, parting, flapping, flapping, partingKill,
 }
 
