@@ -78,7 +78,13 @@ func (a *Actor) closeEntry(now time.Time) {
 	}
 	e := a.open
 	a.open = openEntry{}
-	gone := func(c *call) bool { return c.gone.Load() }
+	gone := func(c *call) bool {
+		if !c.gone.Load() {
+			return false
+		}
+		a.touch(c) // it may have been a waiter, and the next in the queue has its turn
+		return true
+	}
 	p := &proposal{commands: slices.DeleteFunc(e.commands, gone), riders: slices.DeleteFunc(e.riders, gone)}
 	if len(p.commands) > 0 || len(p.riders) > 0 {
 		a.propose(p)

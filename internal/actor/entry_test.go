@@ -737,3 +737,30 @@ func TestOneWaiterAtATimeHoweverOftenItsRecordChanges(t *testing.T) {
 		second.granted(t)
 	})
 }
+
+// Invariant 5: a waiter that goes away on its way into an entry leaves its turn to the next.
+func TestAWaiterThatGoesAwayInTheOpenEntryIsNotWaitedFor(t *testing.T) {
+	withEntries(t, patient, func(t *testing.T, s *testShard, g *entries) {
+		token := s.grant("k", time.Hour)
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		first := s.wait(ctx, "k", time.Minute)
+		second := s.wait(t.Context(), "k", time.Minute)
+		var stuck *waiter
+		letGo := g.holding(false, func() { stuck = s.wait(t.Context(), "stuck", 0) })
+		s.mustSubmit(release("k", token))
+		if first.isDone() || s.Waiters() != 1 {
+			t.Fatalf("%d calls are parked while the first waits in the open entry", s.Waiters())
+		}
+		leave()
+		<-first.done
+		letGo()
+		<-stuck.done
+		free := time.Now()
+		<-second.done
+		second.granted(t)
+		if took := time.Since(free); took > time.Second {
+			t.Errorf("the next one was granted %v later", took)
+		}
+	})
+}
