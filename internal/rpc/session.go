@@ -118,6 +118,7 @@ type session struct {
 
 	// answers has room for every call that is under way: putting one in never blocks.
 	answers chan sessionAnswer
+	last    sync.Once // closes answers, once no call is under way
 }
 
 // sessionAnswer is an answer on its way out.
@@ -144,22 +145,15 @@ func (x *session) end() {
 // finish lets what is under way be answered, and the sender end.
 func (x *session) finish() {
 	x.end()
-	close(x.answers)
+	x.last.Do(func() { close(x.answers) })
 }
 
-// drop gives back what is held by answers that nobody will send.
+// drop lets what is under way end, and gives back what is held by answers that nobody
+// will send. A sender that is still there finds that there are no more.
 func (x *session) drop() {
-	x.end()
-	for {
-		select {
-		case answer, ok := <-x.answers:
-			if !ok {
-				return
-			}
-			x.settle(answer, false)
-		default:
-			return
-		}
+	x.finish()
+	for answer := range x.answers {
+		x.settle(answer, false)
 	}
 }
 
@@ -425,7 +419,12 @@ func (x *session) write(batch []sessionAnswer) error {
 	for i, answer := range batch {
 		message.Answers[i] = answer.message
 	}
-	timer := time.AfterFunc(sessionStalledMax, func() { x.stalled <- struct{}{} })
+	timer := time.AfterFunc(sessionStalledMax, func() {
+		select {
+		case x.stalled <- struct{}{}:
+		default: // it has been told before
+		}
+	})
 	var err error
 	if batch[0].large() {
 		err = x.stream.SendMsg(answered{message, batch[0].held})

@@ -378,6 +378,58 @@ func TestSessionsThatAreNotReadAreEnded(t *testing.T) {
 	})
 }
 
+// late is a stream whose client takes an answer a moment after it was given up.
+type late struct {
+	grpc.BidiStreamingServer[coordinatorv1.SessionRequest, coordinatorv1.SessionResponse]
+	ctx      context.Context
+	requests chan *coordinatorv1.SessionRequest
+}
+
+func (s *late) Context() context.Context { return s.ctx }
+
+func (s *late) Recv() (*coordinatorv1.SessionRequest, error) {
+	select {
+	case request := <-s.requests:
+		return request, nil
+	case <-s.ctx.Done():
+		return nil, s.ctx.Err()
+	}
+}
+
+func (s *late) Send(*coordinatorv1.SessionResponse) error {
+	time.Sleep(10*time.Second + time.Millisecond)
+	return nil
+}
+
+// registered keeps what is registered with it.
+type registered struct {
+	coordinator coordinatorv1.CoordinatorServiceServer
+}
+
+// RegisterService implements grpc.ServiceRegistrar.
+func (r *registered) RegisterService(_ *grpc.ServiceDesc, service any) {
+	if coordinator, ok := service.(coordinatorv1.CoordinatorServiceServer); ok {
+		r.coordinator = coordinator
+	}
+}
+
+// Nothing of a session is left when it has been ended, also where its client wakes up in
+// that moment: the bubble waits for every goroutine.
+func TestNothingIsLeftOfASessionThatIsEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var service registered
+		cfg := rpc.Config{Shards: rpctest.New(shardCount, self("n1")), Cluster: &rpctest.Cluster{Self: "n1"}, Settings: rpc.Default()}
+		wantNone(t, rpc.Register(cfg, &service))
+		ctx, cancel := context.WithCancel(t.Context())
+		stream := &late{ctx: ctx, requests: make(chan *coordinatorv1.SessionRequest, 1)}
+		call := reserveCall(&coordinatorv1.ReserveRequest{Identity: key("k")})
+		call.Id = 1
+		stream.requests <- &coordinatorv1.SessionRequest{Calls: []*coordinatorv1.SessionCall{call}}
+		wantReason(t, service.coordinator.Session(stream), reason.Overloaded)
+		cancel() // as gRPC does
+	})
+}
+
 // rawCodec sends bytes as they are.
 type rawCodec struct{}
 
