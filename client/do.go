@@ -116,12 +116,24 @@ func (c *Client) Do(ctx context.Context, id Identity, run func(context.Context, 
 }
 
 // record commits what is as near to the response as the coordinator takes: that it was
-// done must be recorded.
-func (r *Reservation) record(ctx context.Context, response Response, cfg commitConfig) error {
+// done must be recorded. Where the response was refused although an earlier delivery of it
+// may have been recorded, a conflict with what is committed in its place says no more than
+// that: the error is still that nobody knows.
+func (r *Reservation) record(ctx context.Context, response Response, cfg commitConfig) (err error) {
+	var doubt error
 	refused := func(err error) bool {
-		return errors.Is(err, ErrResponseTooLarge) || errors.Is(err, ErrInvalidArgument)
+		no := errors.Is(err, ErrResponseTooLarge) || errors.Is(err, ErrInvalidArgument)
+		if no && errors.Is(err, ErrUnknown) {
+			doubt = err
+		}
+		return no
 	}
-	err := r.commit(ctx, response, cfg, r.client.settleTimeout)
+	defer func() {
+		if doubt != nil && errors.Is(err, ErrConflict) {
+			err = doubt
+		}
+	}()
+	err = r.commit(ctx, response, cfg, r.client.settleTimeout)
 	if refused(err) && cfg.retention != nil {
 		err = r.commit(ctx, response, commitConfig{}, r.client.settleTimeout)
 	}

@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/atmostonce/coordinator/client"
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/reason"
 	"github.com/atmostonce/coordinator/test/cluster"
 )
 
@@ -193,6 +195,37 @@ func TestDoOmitsWhatCannotBeStored(t *testing.T) {
 }
 
 // An option of the commit that is wrong does not lose the response.
+// A response may have been recorded before a node refuses it, whose limit is smaller: what is
+// committed in its place meets it, and is not told that it is another's.
+func TestDoDoesNotMistakeItsOwnResponseForAnothers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := start(t, 1)
+		commits := 0
+		c := dial(t, nodes, intercept(func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+			if _, commit := request.(*coordinatorv1.CommitRequest); commit {
+				commits++
+			}
+			if commits == 2 {
+				return reason.Violation(reason.ResponseTooLarge, "response", "is 100 bytes, the limit is 10")
+			}
+			err := invoke(ctx, method, request, reply, conn, options...)
+			if commits == 1 {
+				return reason.Error(reason.OutcomeUnknown, "")
+			}
+			return err
+		}))
+		_, err := c.Do(t.Context(), id("k"), returns(client.Response{Code: 200, Body: []byte("whole")}, nil))
+		var failed *client.CommitError
+		if want(t, err, client.ErrUnknown); !errors.As(err, &failed) || errors.Is(err, client.ErrConflict) || commits != 3 {
+			t.Errorf("%v, after %d commits", err, commits)
+		}
+		record, err := c.Get(t.Context(), id("k"))
+		if wantNone(t, err); record.State != client.StateCommitted || record.ResponseBytes != 5 {
+			t.Errorf("record: %+v", record)
+		}
+	})
+}
+
 func TestDoWithAWrongRetention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := dial(t, start(t, 1))

@@ -113,7 +113,7 @@ type Error struct {
 	Violations []Violation
 
 	// ended is why the call ended with no answer of a node: the error of the caller's
-	// context, or ErrLapsed.
+	// context, ErrClosed, or ErrLapsed.
 	ended error
 	// retriable says that the same delivery again is worth it.
 	retriable bool
@@ -149,8 +149,9 @@ func (e *Error) afterDoubt() string {
 	return "make the same call again, its answer then is the truth"
 }
 
-// Unwrap returns the error of the caller's context where the call ended with that, and
-// [ErrLapsed] where each grant was over before it arrived.
+// Unwrap returns the error of the caller's context where the call ended with that,
+// [ErrClosed] where it ended with the client, and [ErrLapsed] where each grant was over
+// before it arrived.
 func (e *Error) Unwrap() error { return e.ended }
 
 // Is reports whether the target is one of this package's errors that this is.
@@ -171,6 +172,18 @@ func (e *Error) Is(target error) bool {
 		return e.Reason == "RESERVATION_LOST" || e.Reason == reasonNotFound && e.Call != callGet && e.Call != callResolve
 	}
 	return target != nil && target == sentinel(e.Reason)
+}
+
+// decided reports whether the call was refused for what its record is. That holds for
+// every earlier delivery as well; any other refusal was made without a look at the record,
+// and says nothing of those.
+func (e *Error) decided() bool {
+	switch e.Reason {
+	case "FINGERPRINT_MISMATCH", "RESERVATION_LOST", reasonLapsed, reasonNotFound, "COMMIT_CONFLICT", "ALREADY_COMMITTED",
+		"ALREADY_RELEASED", "NOT_IN_DOUBT", "REVISION_MISMATCH", reasonAttemptEnded:
+		return true
+	}
+	return false
 }
 
 // sentinel is the error that a reason is by itself, or nil.

@@ -43,8 +43,13 @@ func (r *Reservation) KeepAlive(ctx context.Context) (stop func()) {
 func (r *Reservation) renew(ctx context.Context) {
 	var pause pause
 	for {
-		if !rest(ctx, r.untilRenewal()) {
+		// Timers stand still while the machine is suspended, so it looks at the clock in between.
+		due := r.untilRenewal()
+		if !rest(ctx, min(due, lookEvery)) {
 			return
+		}
+		if due > lookEvery {
+			continue
 		}
 		switch err := r.Extend(ctx, 0); {
 		case err == nil:

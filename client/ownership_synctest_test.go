@@ -196,6 +196,27 @@ func TestAfterASuspend(t *testing.T) {
 	})
 }
 
+// A suspend from which the machine wakes before the deadline: there is time to renew, and
+// that is not slept through.
+func TestKeepAliveAfterASuspend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := start(t, 1)
+		began := time.Now()
+		var suspended atomic.Int64
+		c := dial(t, nodes, client.WithClock(func() time.Duration {
+			return time.Since(began) + time.Duration(suspended.Load())
+		}))
+		r := granted(t, c, "k", client.WithPendingTTL(time.Hour))
+		defer r.KeepAlive(t.Context())()
+		time.Sleep(time.Minute)
+		suspended.Store(int64(45 * time.Minute))
+		time.Sleep(2 * time.Second)
+		if left := r.Remaining(); left < 59*time.Minute {
+			t.Errorf("%v left two seconds after the wake", left)
+		}
+	})
+}
+
 func TestKeepAliveHoldsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := dial(t, start(t, 3))

@@ -29,8 +29,7 @@ type Reservation struct {
 	ownership *ownership
 
 	mu      sync.Mutex
-	ttl     time.Duration // what was left when the last grant or Extend was answered
-	renewAt time.Duration // a third of that after it was sent
+	renewAt time.Duration // a third of the window after the last grant or Extend was sent
 }
 
 // Previous is how the attempt before a reservation ended.
@@ -269,7 +268,7 @@ func (r *Reservation) Extend(ctx context.Context, ttl time.Duration) error {
 		return r.ended()
 	}
 	r.mu.Lock()
-	r.ttl, r.renewAt = remaining, got.sent+remaining/3
+	r.renewAt = got.sent + remaining/3
 	r.mu.Unlock()
 	return nil
 }

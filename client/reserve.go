@@ -92,10 +92,10 @@ func WithWait(d time.Duration) ReserveOption {
 
 // WithReserveTimeout bounds how long Reserve goes without an answer, with all its tries,
 // where [WithCallTimeout] is too long: for a request that is better refused soon. What it
-// waits ([WithWait]) comes on top, and begins with the first answer. Each try gets at most
-// half of it, so that a node that hangs leaves time for another. Where it ends the outcome is
-// [ErrUnavailable], as with every other end of a call. More than 0; less than it takes to
-// find a new leader, about 1.5 s, refuses through every change of leader.
+// waits ([WithWait]) comes on top, and is counted from the beginning of the call. Each try
+// gets at most half of it, so that a node that hangs leaves time for another. Where it ends
+// the outcome is [ErrUnavailable], as with every other end of a call. More than 0; less than
+// it takes to find a new leader, about 1.5 s, refuses through every change of leader.
 func WithReserveTimeout(d time.Duration) ReserveOption {
 	return reserveOption(func(c *reserveConfig) { c.timeout = &d })
 }
@@ -253,7 +253,7 @@ func (a *attempt) granted(ctx context.Context, sent time.Duration, g *coordinato
 	r := &Reservation{
 		client: c, identity: a.identity, token: g.GetToken(), fence: g.GetFence(), attempt: g.GetAttempt(),
 		previous: previousOf(g.GetPrevious()), onLapse: a.config.onLapse,
-		ttl: g.GetRemaining().AsDuration(), renewAt: sent + g.GetRemaining().AsDuration()/3,
+		renewAt: sent + g.GetRemaining().AsDuration()/3,
 	}
 	deadline := sent + share(window)
 	if now := c.clock(); now < deadline {
@@ -291,7 +291,7 @@ func (a *attempt) giveBack(ctx context.Context) error {
 			return service.Reserve(ctx, request, options...)
 		})
 	if err != nil {
-		if errors.Is(err, ErrUnavailable) || errors.Is(err, ErrOverloaded) || errors.Is(err, ErrClosed) {
+		if errors.Is(err, ErrUnavailable) || errors.Is(err, ErrOverloaded) {
 			return err
 		}
 		return nil // an answer: it has ended, or never was

@@ -124,13 +124,16 @@ func invoke[A any](ctx context.Context, c *Client, op operation,
 		}
 		return answer[A]{}, e
 	}
+	closed := func() (answer[A], error) {
+		return answer[A]{}, &Error{Call: op.name, Code: codes.Canceled, Message: "there is no answer", MaybeApplied: doubt, ended: ErrClosed}
+	}
 	for {
 		if ended() {
 			return over()
 		}
 		node, anew := c.router.pick(op.identity, asked)
 		if node == nil {
-			return answer[A]{}, ErrClosed
+			return closed()
 		}
 		if anew && !idle && !pause.restUntil(ctx, until, 0) {
 			c.router.done(node, nil, true)
@@ -141,15 +144,17 @@ func invoke[A any](ctx context.Context, c *Client, op operation,
 		if failed == nil {
 			return got, nil
 		}
-		if c.isClosed() {
-			return answer[A]{}, ErrClosed
-		}
-		// This is an answer: the truth, whatever became of earlier tries.
-		if !failed.retriable {
-			failed.MaybeApplied = failed.MaybeApplied || doubt && failed.Code == codes.ResourceExhausted
-			return answer[A]{}, failed
+		if failed.decided() {
+			return answer[A]{}, failed // the truth, whatever became of earlier tries
 		}
 		doubt = doubt || failed.MaybeApplied
+		if !failed.retriable {
+			failed.MaybeApplied = doubt
+			return answer[A]{}, failed
+		}
+		if c.isClosed() {
+			return closed()
+		}
 		// What only says that time was over tells less than what came before it.
 		if last == nil || failed.Code == codes.Unavailable || last.Code != codes.Unavailable {
 			last = failed

@@ -20,6 +20,7 @@ import (
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/internal/admission"
 	"github.com/atmostonce/coordinator/internal/node"
+	"github.com/atmostonce/coordinator/internal/reason"
 	"github.com/atmostonce/coordinator/test/cluster"
 )
 
@@ -410,6 +411,56 @@ func TestClose(t *testing.T) {
 		want(t, r.Commit(t.Context(), client.Response{}), client.ErrClosed)
 		nodes.Network.HealAll()
 	})
+}
+
+// A call that ends with the client may have been carried out.
+func TestCloseLeavesADoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := start(t, 1)
+		c := dial(t, nodes)
+		r := granted(t, c, "k")
+		nodes.Network.Cut("n1", cluster.ClientHost) // it hears, and is not heard
+		ended := make(chan error)
+		go func() { ended <- r.Commit(context.Background(), client.Response{Code: 1}) }()
+		time.Sleep(time.Second)
+		wantNone(t, c.Close())
+		err := <-ended
+		want(t, err, client.ErrClosed, client.ErrUnknown)
+		nodes.Network.HealAll()
+		if got := state(t, dial(t, nodes), "k"); got != client.StateCommitted {
+			t.Errorf("the key is %v", got)
+		}
+		// What was not sent leaves none.
+		if want(t, r.Commit(t.Context(), client.Response{}), client.ErrClosed); errors.Is(r.Commit(t.Context(), client.Response{}), client.ErrUnknown) {
+			t.Error("it was never sent")
+		}
+	})
+}
+
+// A call that may have been carried out and is refused then: what was found in the record is
+// the truth, and what was refused without a look at it is not.
+func TestWhatARefusalSaysOfEarlierTries(t *testing.T) {
+	for refusal, known := range map[reason.Reason]bool{
+		reason.InvalidArgument: false, reason.ResponseTooLarge: false, reason.Unauthenticated: false, reason.PermissionDenied: false,
+		reason.StorageFull: false, reason.QuotaExceeded: false, reason.Overloaded: false, reason.NoLeader: false,
+		reason.CommitConflict: true, reason.ReservationLost: true, reason.AlreadyReleased: true, reason.ReservationNotFound: true,
+	} {
+		t.Run(string(refusal), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := &tries{lose: func(n int, _ string) bool { return n == 2 }}
+				c := dial(t, start(t, 1), intercept(func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+					if l.made < 2 {
+						return l.intercept(ctx, method, request, reply, conn, invoke, options...)
+					}
+					return reason.Error(refusal, "")
+				}))
+				err := granted(t, c, "k").Commit(t.Context(), client.Response{Code: 1})
+				if err == nil || errors.Is(err, client.ErrUnknown) == known {
+					t.Errorf("after a try whose answer was lost: %v", err)
+				}
+			})
+		})
+	}
 }
 
 // A node that falls silent while it holds an answer back is found out by a ping.
