@@ -23,11 +23,11 @@ const connectionsKept = 3
 //     nothing but the time of the last contact. Raft runs the fast path beside its
 //     main loop, and with a heartbeat that changes the term both would set it, the
 //     later one winning: a term could go back after a vote in a higher one.
-//   - An AppendEntries that failed returns only when the follower can be reached, see
-//     [transport.hold].
+//   - Entries, or a state, that could not be sent return only when the follower can be
+//     reached, see [transport.hold].
 //   - Entries are on their way before raft sends them, see [transport.sendAhead].
-//   - What contradicts the log goes no further, see [logStore.accept], nor does a term
-//     that is not to be believed, see [believeTerm].
+//   - What no peer says goes no further, see [believe], nor does what contradicts the
+//     log, see [logStore.accept].
 //   - Close closes the idle connections, too.
 type transport struct {
 	*raft.NetworkTransport
@@ -138,15 +138,13 @@ func (t *transport) deliver(rpc raft.RPC) bool {
 		rpc.Respond(nil, raft.ErrTransportShutdown)
 		return false
 	}
-	if err := believeTerm(t.raft.Load().CurrentTerm(), rpc.Command); err != nil {
-		rpc.Respond(nil, err)
-		return true
+	err := believe(t.raft.Load().CurrentTerm(), rpc.Command)
+	if request, ok := rpc.Command.(*raft.AppendEntriesRequest); ok && err == nil {
+		err = t.accept(request)
 	}
-	if request, ok := rpc.Command.(*raft.AppendEntriesRequest); ok {
-		if err := t.accept(request); err != nil {
-			rpc.Respond(nil, err)
-			return true
-		}
+	if err != nil {
+		refuse(rpc, err)
+		return true
 	}
 	select {
 	case t.consumer <- rpc:
@@ -270,6 +268,7 @@ func (t *transport) InstallSnapshot(
 	id raft.ServerID, target raft.ServerAddress, request *raft.InstallSnapshotRequest, response *raft.InstallSnapshotResponse, data io.Reader,
 ) error {
 	if err := t.NetworkTransport.InstallSnapshot(id, target, request, response, data); err != nil {
+		t.hold(id, request.Term) // raft makes a copy of the state before it tries again
 		return err
 	}
 	t.acknowledged.installed(id, request, response)

@@ -1,8 +1,6 @@
 package raftfsm
 
 import (
-	"math"
-	"strings"
 	"testing"
 	"time"
 
@@ -151,62 +149,6 @@ func TestHeartbeatsThatChangeSomethingWaitForTheMainLoop(t *testing.T) {
 	}
 	if _, err := sender.AppendEntriesPipeline("a", "a"); err == nil {
 		t.Error("a pipeline")
-	}
-}
-
-// TestATermThatIsNotToBeBelieved has somebody claim terms that no peer can have come to.
-func TestATermThatIsNotToBeBelieved(t *testing.T) {
-	pair(t, func(t *testing.T, sender *transport, count func() int) {
-		header := raft.RPCHeader{Addr: []byte("a")}
-		ask := map[string]func(term uint64) error{
-			"entries": func(term uint64) error {
-				return sender.AppendEntries("b", "b", &raft.AppendEntriesRequest{RPCHeader: header, Term: term, PrevLogEntry: 1}, &raft.AppendEntriesResponse{})
-			},
-			"a heartbeat": func(term uint64) error {
-				return sender.AppendEntries("b", "b", &raft.AppendEntriesRequest{RPCHeader: header, Term: term}, &raft.AppendEntriesResponse{})
-			},
-			"a vote": func(term uint64) error {
-				return sender.RequestVote("b", "b", &raft.RequestVoteRequest{RPCHeader: header, Term: term}, &raft.RequestVoteResponse{})
-			},
-			"a vote beforehand": func(term uint64) error {
-				return sender.RequestPreVote("b", "b", &raft.RequestPreVoteRequest{RPCHeader: header, Term: term}, &raft.RequestPreVoteResponse{})
-			},
-			"a state": func(term uint64) error {
-				return sender.InstallSnapshot("b", "b", &raft.InstallSnapshotRequest{RPCHeader: header, Term: term}, &raft.InstallSnapshotResponse{}, strings.NewReader(""))
-			},
-		}
-		for name, ask := range ask {
-			for _, term := range []uint64{termsAheadMax + 1, 1 << 40, math.MaxInt64, math.MaxUint64} {
-				err := ask(term)
-				if err == nil || !strings.Contains(err.Error(), "is not to be believed in term 0") {
-					t.Errorf("%s in term %d: %v", name, term, err)
-				}
-			}
-			if n := count(); n != 0 {
-				t.Fatalf("%s: raft has heard of it, %d times", name, n)
-			}
-		}
-		if err := ask["entries"](termsAheadMax); err != nil || count() != 1 {
-			t.Errorf("the last term that is believed: %v, %d", err, count())
-		}
-	})
-}
-
-func TestTermsThatAreBelieved(t *testing.T) {
-	for _, c := range []struct {
-		current, term uint64
-		believed      bool
-	}{
-		{0, 0, true}, {0, termsAheadMax, true}, {0, termsAheadMax + 1, false},
-		{7, 3, true}, {7, termsAheadMax + 7, true}, {7, termsAheadMax + 8, false},
-		{math.MaxUint64 - 1, math.MaxUint64, true}, {math.MaxUint64, 1, true},
-	} {
-		if err := believeTerm(c.current, &raft.AppendEntriesRequest{Term: c.term}); (err == nil) != c.believed {
-			t.Errorf("term %d in term %d: %v", c.term, c.current, err)
-		}
-	}
-	if err := believeTerm(0, &raft.TimeoutNowRequest{}); err != nil {
-		t.Error(err)
 	}
 }
 
