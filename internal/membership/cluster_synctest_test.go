@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -384,7 +385,20 @@ func TestReplacedNodeJoins(t *testing.T) {
 			}
 			servers[id] = peer.Address(id, m.PeerAddress)
 		}
-		w.process("n1").membership.Observe(servers)
+		// One that cannot note it does so later.
+		n1 := w.process("n1")
+		blocked := n1.file.path + temporary
+		if err := os.Mkdir(blocked, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		n1.membership.Observe(servers)
+		if got := n1.file.State().Members; !slices.Equal(got, before.Members) {
+			t.Errorf("what was not written counts: %+v", got)
+		}
+		if err := os.Remove(blocked); err != nil {
+			t.Fatal(err)
+		}
+		n1.membership.Observe(servers)
 		w.process("n3").membership.Observe(servers)
 		time.Sleep(5 * time.Second)
 		after := p.file.State()

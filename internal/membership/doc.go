@@ -47,6 +47,6 @@
 // # Failures
 //
 // Errors of [Open] are for the operator: the node does not start. A failed write of
-// node.json while a cluster begins ends the node; one that only notes who moved is
-// logged. Peers that do not answer are waited for.
+// node.json while a cluster begins ends the node; one that only notes who came
+// and went is logged, and tried again. Peers that do not answer are waited for.
 package membership

@@ -380,11 +380,15 @@ func (m *Membership) Observe(servers map[raft.ServerID]raft.ServerAddress) {
 			members = append(members, known)
 		}
 	}
-	if !m.directory.set(members) {
+	changed := m.directory.set(members)
+	members = m.directory.Members()
+	if changed {
+		m.cfg.Logger.Info("the members have changed", "members", members)
+	}
+	same := func(a, b peer.Member) bool { return a.ID() == b.ID() }
+	if slices.EqualFunc(m.cfg.File.State().Members, members, same) {
 		return
 	}
-	members = m.directory.Members()
-	m.cfg.Logger.Info("the members have changed", "members", members)
 	if err := m.cfg.File.update(func(s *State) { s.Members = members }); err != nil {
 		m.cfg.Logger.Error("could not note the members", "error", err)
 	}

@@ -9,6 +9,10 @@ import (
 	"github.com/atmostonce/coordinator/internal/shard"
 )
 
+// shortEvery is the time between two hand-overs of a node that is short of disk space: it
+// refuses new keys meanwhile, and so is not to wait for long.
+const shortEvery = time.Second
+
 // behindMax is how many entries the node that a shard is handed to may lack.
 const behindMax = 1000
 
@@ -20,11 +24,13 @@ func (n *Node) balance(ctx context.Context) {
 	if n.cfg.BalanceEvery == 0 {
 		return
 	}
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(n.cfg.BalanceEvery):
+	for last := time.Now(); ; last = time.Now() {
+		for time.Since(last) < n.cfg.BalanceEvery && (!n.storageFull.Load() || time.Since(last) < shortEvery) {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(min(n.cfg.BalanceEvery, shortEvery)):
+			}
 		}
 		router := n.shards.router.Load()
 		var led []shard.Status

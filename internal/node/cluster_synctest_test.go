@@ -368,10 +368,16 @@ func TestReplaceMember(t *testing.T) {
 						&coordinatorv1.ReplaceMemberRequest{NodeId: name})
 				}
 				for name, want := range map[string]string{
-					"n3": "ask one that is not to be replaced", "n9": "no node of this cluster", "": "no node",
+					"n9": "no node of this cluster", "": "no node",
 				} {
 					if _, err := replace(name); reason.Of(err).Reason != reason.InvalidArgument || !strings.Contains(err.Error(), want) {
 						t.Errorf("replace %q: %v", name, err)
+					}
+				}
+				// Where nothing is lost there is nothing to do, whoever is asked and whatever they lead.
+				for name := range w.nodes {
+					if answer, err := replace(name); err != nil || len(answer.GetShards()) != 0 || answer.GetIncarnation() != w.nodes[name].file.State().Incarnation {
+						t.Errorf("replace %s, which is well: %v, %v", name, answer, err)
 					}
 				}
 				w.stop(lost)
@@ -527,6 +533,33 @@ func TestShortOfSpace(t *testing.T) {
 	})
 }
 
+// Where nobody can tell how much space there is, there may be none.
+func TestSpaceThatCannotBeTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		var broken atomic.Bool
+		w.start("n1", func(c *Config) {
+			c.Peers = nil
+			c.FreeBytes = func(string) (int64, error) {
+				if broken.Load() {
+					return 0, errors.New("no answer")
+				}
+				return 1 << 40, nil
+			}
+		})
+		w.serving()
+		w.admits("k", "n1")
+		broken.Store(true)
+		time.Sleep(2 * time.Second)
+		if _, err := w.reserve("n1", "new"); reason.Of(err).Reason != reason.StorageFull {
+			t.Errorf("got %v", err)
+		}
+		broken.Store(false)
+		time.Sleep(2 * time.Second)
+		w.admits("new", "n1")
+	})
+}
+
 // Whichever node is asked says which one takes no new keys, and that one leads nothing for
 // long while others have space. It has its share again once it has.
 func TestShortOfSpaceAmongOthers(t *testing.T) {
@@ -567,6 +600,25 @@ func TestShortOfSpaceAmongOthers(t *testing.T) {
 		time.Sleep(time.Minute)
 		if n := leads(); n != 1 {
 			t.Errorf("with space it leads %d shards", n)
+		}
+		// It refuses what it leads, so it does not wait for its usual turn.
+		for i := range 3 {
+			router := w.nodes["n3"].shards.router.Load()
+			for _, name := range []string{"n1", "n2"} {
+				if replica := w.nodes[name].shards.router.Load().Replica(i); replica.Leads() {
+					if err := replica.TransferLeadership(t.Context(), "n3"); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			for !router.Replica(i).Leads() {
+				time.Sleep(10 * time.Millisecond)
+			}
+		}
+		free.Store(1000)
+		time.Sleep(6 * time.Second)
+		if n := leads(); n != 0 {
+			t.Errorf("six seconds after it was short of space it leads %d shards", n)
 		}
 	})
 }

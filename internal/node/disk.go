@@ -57,11 +57,12 @@ func (n *Node) lookAtDirectory(check func() error) {
 func (n *Node) lookAtSpace() (near bool) {
 	free, err := n.cfg.FreeBytes(n.cfg.DataDir)
 	if err != nil {
+		// Nobody knows that there is enough, so it counts as if there were none.
 		n.cfg.Logger.Warn("cannot tell the free disk space", "data_dir", n.cfg.DataDir, "error", err)
-		return false
+		free = 0
 	}
 	n.freeBytes.Store(free)
-	near = free/spaceNear < n.cfg.FreeBytesMin
+	near = err == nil && free/spaceNear < n.cfg.FreeBytesMin
 	full := free < n.cfg.FreeBytesMin
 	if n.storageFull.Swap(full) == full {
 		return near

@@ -26,10 +26,12 @@ func (c cluster) Newcomer(ctx context.Context, nodeID string) (rpc.Newcomer, err
 
 // askNewcomer asks who answers now under a node's name, at an address that the cluster
 // knows of it: nobody's word is taken for that. It may be an empty node, or one that
-// was taken in before, in some or all of the shards; then it is a member.
+// was taken in before, in some or all of the shards; then it is a member. This node is
+// one that answers, too: where it leads a shard, it is asked about itself.
 func (n *Node) askNewcomer(ctx context.Context, nodeID string) (rpc.Newcomer, error) {
 	if nodeID == n.cfg.NodeID {
-		return rpc.Newcomer{}, rpc.InvalidNode("names the node that was asked; ask one that is not to be replaced")
+		answer := n.membership.Message()
+		return n.judgeNewcomer(ctx, nodeID, answer.Self.PeerAddress, &answer)
 	}
 	addresses, names := make(map[string]bool), []string(nil)
 	for _, m := range n.membership.Directory().Members() {

@@ -49,10 +49,8 @@ type HelloMessage struct {
 	// Peers is the node's configured list of peers, in its order.
 	Peers []Listed `json:"peers,omitempty"`
 	// Members are those of the cluster as far as the node knows, itself included;
-	// empty while it belongs to none. Of two lists of one cluster the one with the larger
-	// Revision is the newer.
-	Members  []Member `json:"members,omitempty"`
-	Revision uint64   `json:"revision,omitempty"`
+	// empty while it belongs to none.
+	Members []Member `json:"members,omitempty"`
 	// StorageFull says that the node is short of disk space.
 	StorageFull bool `json:"storage_full,omitempty"`
 }

@@ -275,6 +275,7 @@ func (p *Port) handshake(conn net.Conn, place *list.Element) {
 		p.turnAway(conn, &header, status, reason)
 		return
 	}
+	p.leave(place) // it has said what it wants, and is the inlet's
 	if _, err := conn.Write(appendOK(nil, p.cfg.Life)); err != nil {
 		_ = tracked.Close()
 		return

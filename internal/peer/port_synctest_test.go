@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -229,6 +230,32 @@ func TestSilentConnectionsDoNotKeepAPeerOut(t *testing.T) {
 		}
 		for _, conn := range silent {
 			_ = conn.Close()
+		}
+	})
+}
+
+// A connection that was let in is no silent one, however long nobody takes it over.
+func TestWhatWasLetInIsNotHalfOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork()
+		a := open(t, n, "n1", incarnationA, "a:1", nil)
+		b := open(t, n, "n2", incarnationB, "b:1", func(c *Config) { c.HalfOpenMax = 1 })
+		a.JoinCluster("c1")
+		b.JoinCluster("c1")
+		waits, err := a.CallDial(t.Context(), b.Self(), "b:1") // nobody accepts yet
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.Hello(t.Context(), "b:1", HelloMessage{Self: Member{Name: "n1", Incarnation: incarnationA}, Shards: 6}); err != nil {
+			t.Fatal(err)
+		}
+		accepting(b.CallListener())
+		synctest.Wait()
+		if err := waits.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := waits.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("it was closed: %v", err)
 		}
 	})
 }
