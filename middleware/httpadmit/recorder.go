@@ -34,17 +34,18 @@ var errReturned = errors.New("httpadmit: the handler has returned")
 // from the caller's writer, which is the server's again then.
 type recorder struct {
 	w       http.ResponseWriter // the caller's
-	method  string
-	limit   int         // bytes of the body that are kept
-	outside http.Header // what the caller's writer had before the handler ran
-	header  http.Header // the handler's
+	request *http.Request       // the caller's
+	limit   int                 // bytes of the body that are kept
+	outside http.Header         // what the caller's writer had before the handler ran
+	header  http.Header         // the handler's
 
 	mu        sync.Mutex
 	status    int         // final; 0: not yet
 	sent      http.Header // the header when the final status was written
 	body      []byte      // up to limit
 	declared  int64       // Content-Length; -1: none
-	written   int64       // by the handler
+	written   int64       // by the handler, and taken
+	excess    bool        // it wrote more than it declared: nothing more is taken
 	streaming bool
 	held      []byte // the byte that is held back while streaming
 	abandoned bool
@@ -57,7 +58,7 @@ type recorder struct {
 
 func newRecorder(w http.ResponseWriter, r *http.Request, limit int) *recorder {
 	return &recorder{
-		w: w, method: r.Method, limit: limit, declared: -1,
+		w: w, request: r, limit: limit, declared: -1,
 		outside: w.Header().Clone(), header: cloned(w.Header()),
 	}
 }
@@ -81,13 +82,15 @@ func (r *recorder) WriteHeader(status int) {
 }
 
 func (r *recorder) writeHeader(status int) {
+	// In the order of net/http: a status that comes too late is ignored, whatever it is.
+	if r.status != 0 {
+		return
+	}
 	if status < 100 || status > 999 {
-		panic(fmt.Sprintf("httpadmit: invalid WriteHeader code %d", status)) // as net/http does
+		panic(fmt.Sprintf("httpadmit: invalid WriteHeader code %d", status))
 	}
-	if r.status != 0 || r.finished {
-		return // as net/http does
-	}
-	if status < 200 && status != http.StatusSwitchingProtocols {
+	// HTTP/2 has no protocol to switch to.
+	if status < 200 && (status != http.StatusSwitchingProtocols || r.request.ProtoMajor > 1) {
 		if !r.abandoned {
 			r.put(r.header)
 			r.w.WriteHeader(status)
@@ -148,11 +151,12 @@ func (r *recorder) Write(p []byte) (int, error) {
 		return 0, nil
 	case !bodyAllowed(r.status):
 		return 0, http.ErrBodyNotAllowed
-	case r.declared != -1 && r.written+int64(len(p)) > r.declared:
+	}
+	if r.excess = r.excess || r.declared != -1 && r.written+int64(len(p)) > r.declared; r.excess {
 		return 0, http.ErrContentLength
 	}
 	r.written += int64(len(p))
-	if r.method == http.MethodHead {
+	if r.request.Method == http.MethodHead {
 		r.body = append(r.body, p[:min(len(p), headBytesMost-len(r.body))]...)
 		return len(p), nil
 	}
@@ -222,10 +226,18 @@ func (r *recorder) FlushError() error {
 	if r.status == 0 {
 		r.writeHeader(http.StatusOK)
 	}
-	if !r.streaming || r.abandoned || r.finished {
+	switch {
+	case r.finished, r.streaming && r.abandoned:
 		return nil
+	case r.streaming:
+		return http.NewResponseController(r.w).Flush()
 	}
-	return http.NewResponseController(r.w).Flush()
+	// net/http would send the header now, with the type of what there is, or with none.
+	r.sniff(r.body)
+	if _, has := r.sent["Content-Type"]; !has {
+		r.sent["Content-Type"] = nil
+	}
+	return nil
 }
 
 // Hijack implements http.Hijacker. It is refused.
@@ -289,7 +301,7 @@ func (r *recorder) finish() {
 // whole reports whether the body that is kept is all there is, and as long as it was
 // said to be.
 func (r *recorder) whole() bool {
-	return !r.streaming && (r.declared == -1 || r.declared == r.written || !bodyAllowed(r.status) || r.method == http.MethodHead)
+	return !r.streaming && (r.declared == -1 || r.declared == r.written || !bodyAllowed(r.status) || r.request.Method == http.MethodHead)
 }
 
 // abandon cuts the handler off from the caller, and reports whether it did: not if the

@@ -90,6 +90,25 @@ var behaviours = []struct {
 		w.WriteHeader(http.StatusTeapot) // is ignored
 		_, _ = io.WriteString(w, body)
 	}},
+	{"statuses when it is too late", func(w http.ResponseWriter, _ *http.Request, status int, body string) {
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+		for _, late := range []int{0, -1, 42, 1000, http.StatusEarlyHints, http.StatusSwitchingProtocols, status, 500} {
+			w.WriteHeader(late)
+		}
+	}},
+	{"Flush before a status", func(w http.ResponseWriter, _ *http.Request, status int, body string) {
+		if status != http.StatusOK {
+			w.WriteHeader(status)
+		}
+		w.Header().Set("X-Early", "is sent where there is no status yet")
+		if err := http.NewResponseController(w).Flush(); err != nil {
+			panic(err)
+		}
+		w.Header().Set("X-Late", "is not sent")
+		w.WriteHeader(0)
+		_, _ = io.WriteString(w, body)
+	}},
 	{"1xx before", func(w http.ResponseWriter, _ *http.Request, status int, body string) {
 		w.Header().Set("Link", "</style.css>; rel=preload")
 		w.WriteHeader(http.StatusEarlyHints)
@@ -129,6 +148,13 @@ var behaviours = []struct {
 		}
 		w.WriteHeader(status)
 		_, _ = io.WriteString(w, body)
+	}},
+	{"flush within the body", func(w http.ResponseWriter, _ *http.Request, status int, body string) {
+		w.WriteHeader(status)
+		first := min(3, len(body)) // a type would be found in the whole, and not in this
+		_, _ = io.WriteString(w, body[:first])
+		w.(http.Flusher).Flush()
+		_, _ = io.WriteString(w, body[first:])
 	}},
 	{"gzip inside", func(w http.ResponseWriter, _ *http.Request, status int, body string) {
 		w.Header().Set("Content-Encoding", "gzip")
@@ -194,6 +220,90 @@ func TestEveryWayOfWritingForHEAD(t *testing.T) {
 				})
 			}
 		})
+	}
+}
+
+// What a handler is told of its calls is what net/http tells it.
+func TestCallsAreAnsweredAsByNetHTTP(t *testing.T) {
+	type script func(w http.ResponseWriter, say func(...any))
+	declared := func(w http.ResponseWriter, length string) { w.Header().Set("Content-Length", length) }
+	write := func(w io.Writer, say func(...any), text string) {
+		n, err := io.WriteString(w, text)
+		say(n, err)
+	}
+	for name, do := range map[string]script{
+		"an odd status": func(w http.ResponseWriter, say func(...any)) {
+			defer func() { say(recover() != nil) }()
+			w.WriteHeader(42)
+		},
+		"an odd status after nothing but a 1xx": func(w http.ResponseWriter, say func(...any)) {
+			defer func() { say(recover() != nil) }()
+			w.WriteHeader(http.StatusEarlyHints)
+			w.WriteHeader(0)
+		},
+		"no body with a 204": func(w http.ResponseWriter, say func(...any)) {
+			w.WriteHeader(http.StatusNoContent)
+			write(w, say, "")
+			write(w, say, "body")
+			n, err := w.(io.ReaderFrom).ReadFrom(strings.NewReader("body"))
+			say(n, err)
+		},
+		"no body with a 304, whatever its length": func(w http.ResponseWriter, say func(...any)) {
+			declared(w, "4")
+			w.WriteHeader(http.StatusNotModified)
+			write(w, say, "body")
+		},
+		"nothing to read": func(w http.ResponseWriter, say func(...any)) {
+			n, err := w.(io.ReaderFrom).ReadFrom(strings.NewReader(""))
+			say(n, err)
+			w.WriteHeader(http.StatusNoContent) // there is no status yet
+			write(w, say, "body")
+		},
+		"more than declared": func(w http.ResponseWriter, say func(...any)) {
+			declared(w, "4")
+			write(w, say, "body")
+			write(w, say, "more")
+			write(w, say, "")
+		},
+		"more than declared, and then less": func(w http.ResponseWriter, say func(...any)) {
+			declared(w, "4")
+			write(w, say, "b")
+			write(w, say, "too much")
+			write(w, say, "ody")
+		},
+		"more than declared, from a reader": func(w http.ResponseWriter, say func(...any)) {
+			declared(w, "4")
+			n, err := w.(io.ReaderFrom).ReadFrom(strings.NewReader("too much"))
+			say(n, err)
+			write(w, say, "body")
+		},
+		"a length below zero": func(w http.ResponseWriter, say func(...any)) {
+			declared(w, "-1")
+			write(w, say, "body")
+		},
+		"a length when it is too late": func(w http.ResponseWriter, say func(...any)) {
+			w.WriteHeader(http.StatusOK)
+			declared(w, "1")
+			write(w, say, "body")
+		},
+	} {
+		var said, want []string
+		saying := func(to *[]string) http.HandlerFunc {
+			return func(w http.ResponseWriter, _ *http.Request) {
+				do(w, func(what ...any) { *to = append(*to, fmt.Sprint(what...)) })
+			}
+		}
+		bare, guarded := listen(t, saying(&want)), serve(t, saying(&said))
+		plain, plainErr := try(request(t, "POST", bare.URL, "{}"))
+		first, err := try(request(t, "POST", guarded.URL, "{}", "Idempotency-Key", strconv.Quote(name)))
+		bare.Close() // waits for the handler
+		guarded.Close()
+		if !slices.Equal(said, want) {
+			t.Errorf("%s: told %q, want %q", name, said, want)
+		}
+		if (err == nil) != (plainErr == nil) || (first.cut == nil) != (plain.cut == nil) || first.status != plain.status || first.body != plain.body {
+			t.Errorf("%s: answered %+v, %v, want %+v, %v", name, first, err, plain, plainErr)
+		}
 	}
 }
 

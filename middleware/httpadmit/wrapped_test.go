@@ -81,6 +81,7 @@ func TestHTTP2(t *testing.T) {
 			if r.ProtoMajor != 2 {
 				t.Errorf("protocol %s", r.Proto)
 			}
+			w.WriteHeader(http.StatusSwitchingProtocols) // which HTTP/2 does not know
 			w.Header().Set("Trailer", "X-Sum")
 			if r.URL.Path == "/large" {
 				_, _ = io.WriteString(w, large)
