@@ -48,6 +48,40 @@ func TestReplay(t *testing.T) {
 	}
 }
 
+// A slash within a segment is not one between two: what ServeMux tells apart is never answered
+// for each other, neither by a key of its own nor by one that is made of fields.
+func TestEscapedPathsAreOtherResources(t *testing.T) {
+	var runs atomic.Int64
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /w/{id}", func(w http.ResponseWriter, r *http.Request) {
+		runs.Add(1)
+		_, _ = io.WriteString(w, "worker "+r.PathValue("id"))
+	})
+	mux.HandleFunc("POST /w/{id}/reboot", func(w http.ResponseWriter, r *http.Request) {
+		runs.Add(1)
+		_, _ = io.WriteString(w, "reboot of "+r.PathValue("id"))
+	})
+	field := httpadmit.JSONField("a")
+	for name, source := range map[string]httpadmit.KeySource{
+		"header": httpadmit.IdempotencyKey(), "automatic": httpadmit.AutomaticKey(time.Minute, field), "bucket": httpadmit.BucketKey(time.Hour, field),
+	} {
+		runs.Store(0)
+		server := serve(t, mux.ServeHTTP, httpadmit.WithKeys(source), httpadmit.WithNamespace(name))
+		ask := func(path string) answered {
+			return send(t, request(t, "POST", server.URL+path, `{"a":"1"}`, "Idempotency-Key", "k"))
+		}
+		for path, want := range map[string]string{"/w/x%2Freboot": "worker x/reboot", "/w/x/reboot": "reboot of x"} {
+			if a := ask(path); a.body != want || a.replayed() {
+				t.Errorf("%s: %s: %+v, want %q", name, path, a, want)
+			}
+		}
+		// The same resource in another spelling is the same.
+		if a := ask("/%77/x%2freboot"); a.body != "worker x/reboot" || !a.replayed() || runs.Load() != 2 {
+			t.Errorf("%s: %+v, %d runs", name, a, runs.Load())
+		}
+	}
+}
+
 // What is refused before the coordinator is asked.
 func TestRefused(t *testing.T) {
 	var runs atomic.Int64

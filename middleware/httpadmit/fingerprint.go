@@ -21,8 +21,8 @@ type Fingerprint struct {
 	err error
 }
 
-// RawBody is the default: method, path, raw query, content type and the body, byte for
-// byte.
+// RawBody is the default: method, path (see [WithOperation]), raw query, content type and the
+// body, byte for byte.
 func RawBody() Fingerprint {
 	return Fingerprint{sum: func(q *request) ([]byte, error) {
 		body, err := q.body()
@@ -64,7 +64,7 @@ func ChosenFields(fields ...Field) Fingerprint {
 		return Fingerprint{err: errors.New("ChosenFields: there are no fields")}
 	}
 	return Fingerprint{sum: func(q *request) ([]byte, error) {
-		text := framed([]byte(fingerprintLabel), "fields", q.http.Method, q.target().EscapedPath())
+		text := framed([]byte(fingerprintLabel), "fields", q.http.Method, q.path())
 		text, err := appendFields(text, q, fields)
 		if err != nil {
 			return nil, err
@@ -79,8 +79,7 @@ func ChosenFields(fields ...Field) Fingerprint {
 const fingerprintLabel = "httpadmit fingerprint 1"
 
 func (q *request) fingerprint(form string, body []byte) []byte {
-	target := q.target()
-	text := framed([]byte(fingerprintLabel), form, q.http.Method, target.EscapedPath(), target.RawQuery,
+	text := framed([]byte(fingerprintLabel), form, q.http.Method, q.path(), q.target().RawQuery,
 		strings.Join(q.http.Header["Content-Type"], "\x00"), string(body))
 	sum := sha256.Sum256(text)
 	return sum[:]

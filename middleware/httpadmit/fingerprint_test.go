@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -76,6 +77,7 @@ func TestFingerprints(t *testing.T) {
 		{"a method", RawBody(), post("POST /a", js, "{}"), post("PUT /a", js, "{}"), false},
 		{"a path", RawBody(), post("POST /a", js, "{}"), post("POST /b", js, "{}"), false},
 		{"an escape", RawBody(), post("POST /a%2Fb", js, "{}"), post("POST /a/b", js, "{}"), false},
+		{"a spelling", RawBody(), post("POST /%61%2fb", js, "{}"), post("POST /a%2Fb", js, "{}"), true},
 		{"a query", RawBody(), post("POST /a?q=1", js, "{}"), post("POST /a?q=2", js, "{}"), false},
 		{"an order in a query", RawBody(), post("POST /a?p=1&q=1", js, "{}"), post("POST /a?q=1&p=1", js, "{}"), false},
 		{"a type", RawBody(), post("POST /a", js, "{}"), post("POST /a", "text/plain", "{}"), false},
@@ -104,6 +106,8 @@ func TestFingerprints(t *testing.T) {
 		{"fields: true", fields, post("POST /a", js, `{"a":true}`), post("POST /a", js, `{"a":"true"}`), false},
 		{"fields: inside", fields, post("POST /a", js, `{"a":{"x":1,"y":[{}]}}`), post("POST /a", js, `{"a":{"y":[{}],"x":1.0}}`), true},
 		{"fields: an array", fields, post("POST /a", js, `{"a":["x","y"]}`), post("POST /a", js, `{"a":["x",["y"]]}`), false},
+		{"fields: an escape", fields, post("POST /a%2Fb", js, `{"a":1}`), post("POST /a/b", js, `{"a":1}`), false},
+		{"fields: a spelling", fields, post("POST /%61", js, `{"a":1}`), post("POST /a", js, `{"a":1}`), true},
 		{"fields: a query", fields, post("POST /a?q=1", js, `{"a":1}`), post("POST /a?q=2", js, `{"a":1}`), false},
 		{"fields: a query's values", fields, post("POST /a?q=1&q=2", js, `{"a":1}`), post("POST /a?q=12", js, `{"a":1}`), false},
 	} {
@@ -129,7 +133,40 @@ func TestOperation(t *testing.T) {
 	}
 	one := operation(httptest.NewRequest(http.MethodPost, "/"+strings.Repeat("ü", 200)+"1", nil))
 	other := operation(httptest.NewRequest(http.MethodPost, "/"+strings.Repeat("ü", 200)+"2", nil))
-	if one == other || len(one) > 255 || len(one) < 200 || !strings.HasPrefix(one, "POST /ü") {
+	if one == other || len(one) > 255 || len(one) < 200 || !strings.HasPrefix(one, "POST /%C3%BC") {
 		t.Errorf("operations %q, %q", one, other)
+	}
+}
+
+// Paths are one operation where they are two spellings of one resource, as RFC 3986 has it
+// (section 6.2.2), and only there.
+func TestOperationsOfEscapedPaths(t *testing.T) {
+	for want, spellings := range map[string][]string{
+		// A path that needs no escapes is what it is.
+		"/":                               {"/"},
+		"/v1/workers/w7/reboot":           {"/v1/workers/w7/reboot", "/v1/workers/%777/%72eboot"},
+		"/-._~AZaz09":                     {"/-._~AZaz09", "/%2D%2e%5F%7e%41Z%61z%30%39"},
+		"/a!$&'()*+,;=:@b":                {"/a!$&'()*+,;=:@b"},
+		"//a//":                           {"//a//"},
+		"/w/x/reboot":                     {"/w/x/reboot"},
+		"/w/x%2Freboot":                   {"/w/x%2Freboot", "/w/x%2freboot"},
+		"/w/x%252Freboot":                 {"/w/x%252Freboot"},
+		"/a%3Bb":                          {"/a%3Bb", "/a%3bb"},
+		"/a;b":                            {"/a;b"},
+		"/a%20b":                          {"/a%20b"},
+		"/a%3Fb":                          {"/a%3Fb?c", "/a%3fb"},
+		"/%C3%BC!":                        {"/%C3%BC!", "/%c3%bc!", "/ü!"},
+		"/%FF%00":                         {"/%FF%00", "/%ff%00"},
+		"/%7B%7D%7C%22%5B%5D%5E%60%3C%3E": {"/{}|\"[]^`<>", "/%7b%7d%7c%22%5b%5d%5e%60%3c%3e"},
+	} {
+		for _, spelling := range spellings {
+			if got := operation(httptest.NewRequest(http.MethodPost, spelling, nil)); got != "POST "+want {
+				t.Errorf("%s is the operation %q, want %q", spelling, got, "POST "+want)
+			}
+		}
+	}
+	// What was never on a wire has the path that it would have there.
+	if got := operation(&http.Request{Method: http.MethodPut, URL: &url.URL{Path: "/a b/ü%"}}); got != "PUT /a%20b/%C3%BC%25" {
+		t.Errorf("operation %q", got)
 	}
 }

@@ -154,5 +154,5 @@ func (g *guard) refuse(w http.ResponseWriter, r *http.Request, err error) {
 
 // operation is the method and the real path of a request.
 func operation(r *http.Request) string {
-	return admit.Operation(r.Method + " " + (&request{http: r}).target().Path)
+	return admit.Operation(r.Method + " " + (&request{http: r}).path())
 }

@@ -39,7 +39,9 @@ func WithNamespace(namespace string) Option { return func(g *guard) { g.Namespac
 
 // WithOperation names the guarded endpoint: the same key under another operation is another
 // record. Default: the method and the path as the caller sent it, such as
-// "POST /v1/workers/w7/reboot". One of more than 255 bytes is cut, with its hash at its end.
+// "POST /v1/workers/w7/reboot", with escapes where it needs them: "/w/x%2Fy" is not "/w/x/y".
+// Two spellings of one path are one (RFC 3986, section 6.2.2): "%61" is "a", "%2f" is "%2F".
+// One of more than 255 bytes is cut, with its hash at its end.
 func WithOperation(operation func(*http.Request) string) Option {
 	return func(g *guard) { g.operation = operation }
 }

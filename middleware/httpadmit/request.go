@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
+	"strings"
 
 	"github.com/atmostonce/coordinator/middleware/internal/refusal"
 )
@@ -81,6 +84,38 @@ func (q *request) target() *url.URL {
 		}
 	}
 	return q.http.URL
+}
+
+// What a path may have in it as it is (RFC 3986, sections 2.3 and 3.3).
+const (
+	unreserved = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
+	delimiters = "!$&'()*+,;=:@/"
+)
+
+// path is the path of the target in the normal form of RFC 3986, section 6.2.2: what is
+// unreserved is not escaped, a delimiter is as it was sent, and everything else is escaped, in
+// capitals. So "%2F" is no slash, which would be the path of another resource, and yet a proxy
+// that spells the path of a retry in its own way does not make another request of it.
+func (q *request) path() string {
+	target := q.target()
+	sent := target.RawPath
+	if plain, err := url.PathUnescape(sent); err != nil || plain != target.Path {
+		sent = target.EscapedPath() // as it was sent too: else there would be a RawPath
+	}
+	var normal strings.Builder
+	for i := 0; i < len(sent); i++ {
+		c, escaped := sent[i], sent[i] == '%'
+		if escaped {
+			value, _ := strconv.ParseUint(sent[i+1:i+3], 16, 8) // the URL was parsed
+			c, i = byte(value), i+2
+		}
+		if strings.IndexByte(unreserved, c) >= 0 || !escaped && strings.IndexByte(delimiters, c) >= 0 {
+			normal.WriteByte(c)
+		} else {
+			fmt.Fprintf(&normal, "%%%02X", c)
+		}
+	}
+	return normal.String()
 }
 
 // member returns the member of the JSON body at the path, numbers as json.Number.
