@@ -95,9 +95,9 @@
 // caller or its deadline. [Reservation] finds the fence in it and derives keys for side
 // effects; [MarkUncertain], [MarkNotApplied] and [MarkDone] say what no status can.
 //
-// A handler that panics releases its key under [client.Reopen], and under [client.Hold]
-// never; the panic goes on. A handler that is still running is never released; see
-// [WithHandlerTimeout].
+// A handler that panics releases its key under [client.Reopen], unless its context had ended:
+// what was cut off may have happened. Under [client.Hold] it never does. The panic goes on. A
+// handler that is still running is never released; see [WithHandlerTimeout].
 //
 // # Where to put it
 //

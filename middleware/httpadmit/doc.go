@@ -98,10 +98,10 @@
 // caller. [Reservation] finds the fence in it and derives keys for side effects;
 // [MarkUncertain] and [MarkNotApplied] say what no status can.
 //
-// A handler that panics releases its key under [client.Reopen], and under [client.Hold] never;
-// the panic goes on. A handler that is still running is never released: use
-// [WithHandlerTimeout] rather than http.TimeoutHandler inside the guard, whose 503 is
-// recognised, and uncertain.
+// A handler that panics releases its key under [client.Reopen], unless its context had ended:
+// what was cut off may have happened. Under [client.Hold] it never does. The panic goes on. A
+// handler that is still running is never released: use [WithHandlerTimeout] rather than
+// http.TimeoutHandler inside the guard, whose 503 is recognised, and uncertain.
 //
 // # Where to put it
 //

@@ -165,8 +165,9 @@ func (a *Attempt) run(caller context.Context, h Handler) *refusal.Refusal {
 	returned := false
 	// Without recover the panic keeps its stack.
 	defer func() {
+		ended := bound.Err() != nil
 		stop()
-		if mark := a.marked(); !returned && (mark == verdict.Release || mark == verdict.Default && a.OnLapse == client.Reopen) {
+		if !returned && a.panicked(ended) == verdict.Release {
 			a.release("the handler panicked")
 		}
 	}()
@@ -184,6 +185,18 @@ func (a *Attempt) run(caller context.Context, h Handler) *refusal.Refusal {
 			"operation", a.reservation.Identity().Operation, "status", h.Status())
 	}
 	return nil
+}
+
+// panicked says what a panic means. A handler whose context had ended may have panicked because
+// something was cut off, which may have happened all the same.
+func (a *Attempt) panicked(ended bool) verdict.Verdict {
+	if mark := a.marked(); mark != verdict.Default {
+		return mark
+	}
+	if a.OnLapse != client.Reopen || ended {
+		return verdict.Uncertain
+	}
+	return verdict.Release
 }
 
 func (a *Attempt) judge(h Handler, ended bool) verdict.Verdict {

@@ -29,6 +29,7 @@ func TestWhatBecomesOfTheKey(t *testing.T) {
 			mark         verdict.Verdict
 			panics       any
 			exits        bool
+			late         bool // its context has ended by then
 			reopen, hold client.State
 		}{
 			{name: "stored", verdict: verdict.Store, reopen: stored, hold: stored},
@@ -46,18 +47,29 @@ func TestWhatBecomesOfTheKey(t *testing.T) {
 			{name: "panics, marked done", panics: "boom", mark: verdict.Store, reopen: pending, hold: pending},
 			{name: "panics, marked not applied", panics: "boom", mark: verdict.Release, reopen: released, hold: released},
 			{name: "exits", exits: true, reopen: released, hold: pending},
+			{name: "panics late", late: true, panics: "boom", reopen: pending, hold: pending},
+			{name: "aborts late", late: true, panics: s.Abort, reopen: pending, hold: pending},
+			{name: "exits late", late: true, exits: true, reopen: pending, hold: pending},
+			{name: "panics late, marked not applied", late: true, panics: "boom", mark: verdict.Release, reopen: released, hold: released},
+			{name: "stored late", late: true, verdict: verdict.Store, reopen: stored, hold: stored},
 		} {
 			for _, timeout := range []time.Duration{0, time.Minute} {
 				for lapse, want := range map[client.OnLapse]client.State{client.Reopen: row.reopen, client.Hold: row.hold} {
-					s.OnLapse, s.HandlerTimeout = lapse, timeout
+					s.OnLapse, s.HandlerTimeout, s.CallerCancels = lapse, timeout, true
+					caller, hangUp := context.WithCancel(t.Context())
+					defer hangUp()
 					key := fmt.Sprint(i, lapse, timeout)
 					attempt, err := s.Ask(t.Context(), question(key))
 					if err != nil {
 						t.Fatal(err)
 					}
 					script := &script{verdict: row.verdict, goesOn: row.goesOn}
-					script.run = func(context.Context) {
+					script.run = func(ctx context.Context) {
 						attempt.Mark(row.mark)
+						if row.late {
+							hangUp()
+							<-ctx.Done()
+						}
 						switch {
 						case row.exits:
 							runtime.Goexit()
@@ -70,7 +82,7 @@ func TestWhatBecomesOfTheKey(t *testing.T) {
 					go func() {
 						defer close(done)
 						defer func() { panicked = recover() }()
-						if r := attempt.Run(t.Context(), script); r != nil {
+						if r := attempt.Run(caller, script); r != nil {
 							t.Errorf("%s: %v", row.name, r)
 						}
 					}()
