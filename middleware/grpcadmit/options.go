@@ -136,7 +136,8 @@ func WithKeepAlive() Option { return func(g *guard) { g.KeepAlive = true } }
 
 // WithCallerCancel ends a handler's context when its caller hangs up or the call's deadline
 // passes, as gRPC does. Without it a guarded handler goes on, and the caller's retry gets
-// its answer: its context ends with the reservation only.
+// its answer: its context ends with the reservation only. So it does once [WithHandlerTimeout]
+// has answered, and with both of them it ends at the call's deadline without naming it.
 func WithCallerCancel() Option { return func(g *guard) { g.CallerCancels = true } }
 
 // WithHandlerTimeout answers UNAVAILABLE, HANDLER_TIMEOUT, when the handler has not returned

@@ -250,13 +250,21 @@ func TestPanic(t *testing.T) {
 
 // A handler that has not returned is never released, and what it answers is recorded.
 func TestHandlerTimeout(t *testing.T) {
+	t.Run("alone", func(t *testing.T) { handlerTimeout(t) })
+	t.Run("and WithCallerCancel", func(t *testing.T) { handlerTimeout(t, grpcadmit.WithCallerCancel()) })
+}
+
+func handlerTimeout(t *testing.T, options ...grpcadmit.Option) {
 	goOn := make(chan struct{})
 	var runs atomic.Int32
-	conn := serve(t, func(context.Context, *structpb.Struct) (any, error) {
+	conn := serve(t, func(ctx context.Context, _ *structpb.Struct) (any, error) {
 		runs.Add(1)
 		<-goOn
+		if ctx.Err() != nil {
+			t.Error("its context ended with its caller")
+		}
 		return order("late"), nil
-	}, grpcadmit.WithHandlerTimeout(30*time.Millisecond))
+	}, append(options, grpcadmit.WithHandlerTimeout(30*time.Millisecond))...)
 	first := send(t, conn, "k")
 	second := send(t, conn, "k")
 	close(goOn)

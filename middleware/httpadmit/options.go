@@ -139,7 +139,7 @@ func WithKeepAlive() Option { return func(g *guard) { g.KeepAlive = true } }
 
 // WithCallerCancel ends a handler's context when its caller hangs up, as net/http does.
 // Without it a guarded handler goes on, and the caller's retry gets its response: its
-// context ends with the reservation only.
+// context ends with the reservation only. So it does once [WithHandlerTimeout] has answered.
 func WithCallerCancel() Option { return func(g *guard) { g.CallerCancels = true } }
 
 // WithHandlerTimeout answers 503 when the handler has not returned within d. The handler

@@ -149,6 +149,11 @@ func TestPanic(t *testing.T) {
 
 // A handler that has not returned in time is not released, goes on, and is recorded.
 func TestHandlerTimeout(t *testing.T) {
+	t.Run("alone", func(t *testing.T) { handlerTimeout(t) })
+	t.Run("and WithCallerCancel", func(t *testing.T) { handlerTimeout(t, httpadmit.WithCallerCancel()) })
+}
+
+func handlerTimeout(t *testing.T, options ...httpadmit.Option) {
 	leave := make(chan struct{})
 	var runs atomic.Int64
 	server := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -164,7 +169,7 @@ func TestHandlerTimeout(t *testing.T) {
 		w.WriteHeader(http.StatusCreated)
 		_, _ = io.WriteString(w, "late")
 		_ = http.NewResponseController(w).Flush()
-	}, httpadmit.WithHandlerTimeout(30*time.Millisecond))
+	}, append(options, httpadmit.WithHandlerTimeout(30*time.Millisecond))...)
 	late := post(t, server, "k")
 	wantCode(t, late, httpadmit.CodeHandlerTimeout, 503)
 	if late.header.Get("Retry-After") == "" || late.header.Get("X-Late") != "" || late.header.Get("X-Early") != "" {

@@ -106,8 +106,19 @@ type Handler interface {
 // Run runs the handler and records what came of it. A refusal is what the caller gets; nil: the
 // handler's own answer. Panics go on.
 func (a *Attempt) Run(caller context.Context, h Handler) *refusal.Refusal {
+	ctx := caller
+	switch {
+	case !a.CallerCancels:
+		ctx = context.WithoutCancel(caller)
+	case a.HandlerTimeout > 0:
+		// Once this returns the server ends the caller's context, and the handler may go on. It
+		// has not the caller's deadline either, which may come while it does.
+		attached, end := context.WithCancelCause(context.WithoutCancel(caller))
+		defer context.AfterFunc(caller, func() { end(context.Cause(caller)) })()
+		ctx = attached
+	}
 	if a.HandlerTimeout == 0 {
-		return a.run(caller, h)
+		return a.run(ctx, h)
 	}
 	// The handler may outlive its time, so it runs by itself. It is never released while it
 	// has not returned: it may still act.
@@ -126,7 +137,7 @@ func (a *Attempt) Run(caller context.Context, h Handler) *refusal.Refusal {
 			}
 			ended <- e
 		}()
-		e.refused = a.run(caller, h)
+		e.refused = a.run(ctx, h)
 		e.returned = true
 	}()
 	timer := time.NewTimer(a.HandlerTimeout)
@@ -151,16 +162,13 @@ func (a *Attempt) Run(caller context.Context, h Handler) *refusal.Refusal {
 	panic("a guarded handler ended its goroutine")
 }
 
-func (a *Attempt) run(caller context.Context, h Handler) *refusal.Refusal {
-	base := context.WithoutCancel(caller)
-	if a.CallerCancels {
-		base = caller
-	}
-	bound, cancel := a.reservation.Within(base)
+// run does so under a context that ends with the given one and with the reservation.
+func (a *Attempt) run(ctx context.Context, h Handler) *refusal.Refusal {
+	bound, cancel := a.reservation.Within(ctx)
 	defer cancel()
 	stop := func() {}
 	if a.KeepAlive {
-		stop = a.reservation.KeepAlive(context.WithoutCancel(caller))
+		stop = a.reservation.KeepAlive(context.WithoutCancel(ctx))
 	}
 	returned := false
 	// Without recover the panic keeps its stack.
@@ -181,7 +189,7 @@ func (a *Attempt) run(caller context.Context, h Handler) *refusal.Refusal {
 	case verdict.Release:
 		a.release("the handler answered " + h.Status())
 	default:
-		a.Logger.WarnContext(caller, "what came of a guarded request is unknown; its reservation is left to lapse",
+		a.Logger.WarnContext(ctx, "what came of a guarded request is unknown; its reservation is left to lapse",
 			"operation", a.reservation.Identity().Operation, "status", h.Status())
 	}
 	return nil

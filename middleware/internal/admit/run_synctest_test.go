@@ -163,6 +163,54 @@ func TestBeyondItsTime(t *testing.T) {
 	})
 }
 
+// Who is told that the handler goes on has not ended it: what ends a caller's context is its
+// server too, once there is an answer. Until then its caller's hanging up does.
+func TestItGoesOnThoughItsCallerCouldEndIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := settings(t, nodes(t, 1), cluster.ClientHost)
+		s.HandlerTimeout, s.CallerCancels = time.Second, true
+		type key struct{}
+		for _, row := range []struct {
+			name   string
+			hangUp time.Duration // after the handler began
+			begun  bool          // the caller has a part of the answer, and waits for the rest
+			ended  bool
+		}{
+			{"hangs up behind its answer", 2 * time.Second, false, false},
+			{"hangs up before", 500 * time.Millisecond, false, true},
+			{"hangs up within its answer", 2 * time.Second, true, true},
+		} {
+			attempt, err := s.Ask(t.Context(), question(row.name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			caller, hangUp := context.WithCancelCause(context.WithValue(t.Context(), key{}, "v"))
+			hungUp := errors.New("it hung up")
+			script := &script{verdict: verdict.Store, begun: row.begun}
+			ended := make(chan error, 1)
+			script.run = func(ctx context.Context) {
+				time.AfterFunc(row.hangUp, func() { hangUp(hungUp) })
+				if ctx.Value(key{}) != "v" {
+					t.Errorf("%s: the values of the caller's context are lost", row.name)
+				}
+				time.Sleep(10 * time.Second)
+				ended <- context.Cause(ctx)
+			}
+			r := attempt.Run(caller, script)
+			if (r != nil && r.Code == refusal.HandlerTimeout) == row.begun {
+				t.Errorf("%s: %v", row.name, r)
+			}
+			if cause := <-ended; row.ended && !errors.Is(cause, hungUp) || !row.ended && cause != nil {
+				t.Errorf("%s: its context ended with %v", row.name, cause)
+			}
+			time.Sleep(time.Second)
+			if got := state(t, s, row.name); got != client.StateCommitted {
+				t.Errorf("%s: %s", row.name, got)
+			}
+		}
+	})
+}
+
 // The handler's context ends with the reservation, and with nothing else unless its caller's
 // going away is to end it.
 func TestTheHandlersContext(t *testing.T) {
