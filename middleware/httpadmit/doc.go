@@ -81,10 +81,17 @@
 // written, but its last byte only after it is recorded that the request was carried out; if
 // that fails the connection is cut, so that nobody takes what came for a whole answer.
 // Its body is not stored: later callers get 410 RESPONSE_NOT_STORED, with the status of
-// the first answer, and the handler does not run again. The same becomes of a response
-// that the coordinator cannot take: over its own limit, with more than 128 header lines, or
-// with bytes in a header that are not UTF-8; and of one that is shorter than its
-// Content-Length.
+// the first answer, and the handler does not run again.
+//
+// The first caller gets the same 410 where it could not tell a cut from the end: where the
+// answer ends with the connection, since it has no Content-Length and the request is HTTP/1.0,
+// as a proxy's may be, or the handler asked for Transfer-Encoding: identity. Nothing of it goes
+// out then, and if what came of it is not stored the connection is closed without an answer. A
+// Content-Length, or a higher limit, lets it through.
+//
+// What is not stored either, and reaches its first caller, is a response that the coordinator
+// cannot take: over its own limit, with more than 128 header lines, or with bytes in a header
+// that are not UTF-8; and one that is shorter than its Content-Length.
 //
 // # What a handler gets
 //

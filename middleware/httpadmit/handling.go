@@ -19,6 +19,7 @@ type handling struct {
 	request  *http.Request
 	recorder *recorder
 	handled  *http.Request // what the handler got, once it has returned
+	stored   bool          // it is done
 }
 
 // Handle implements admit.Handler.
@@ -39,7 +40,7 @@ func (h *handling) Returned() bool { return !h.recorder.cut }
 func (h *handling) Judge(ended bool) verdict.Verdict {
 	r := h.recorder
 	if h.classifier != nil {
-		said := h.classifier(Outcome{Request: h.handled, Status: r.status, Header: r.sent, Body: r.body, Truncated: r.streaming})
+		said := h.classifier(Outcome{Request: h.handled, Status: r.status, Header: r.sent, Body: r.body, Truncated: r.over})
 		if said != Default {
 			return verdict.Verdict(said)
 		}
@@ -51,17 +52,24 @@ func (h *handling) Judge(ended bool) verdict.Verdict {
 func (h *handling) Status() string { return strconv.Itoa(h.recorder.status) }
 
 // Response implements admit.Handler.
-func (h *handling) Response() client.Response { return h.recorder.storable(h.never) }
+func (h *handling) Response() client.Response {
+	h.stored = true
+	return h.recorder.storable(h.never)
+}
 
 // Abandon implements admit.Handler.
 func (h *handling) Abandon() bool { return h.recorder.abandon() }
 
 // finish answers, now that what came of it is recorded, or not.
 func (h *handling) finish(w http.ResponseWriter, refused *refusal.Refusal) {
+	withheld := refused == nil && h.recorder.withheld()
+	if withheld && h.stored {
+		refused = refusal.Omitted(h.recorder.status) // as to everybody else
+	}
 	switch {
-	case refused == nil:
+	case refused == nil && !withheld:
 		h.recorder.send()
-	case h.recorder.begun():
+	case refused == nil, h.recorder.begun():
 		// The caller must not take what it has for a complete answer.
 		panic(http.ErrAbortHandler)
 	default:

@@ -73,8 +73,8 @@ func WithFingerprint(f Fingerprint) Option { return func(g *guard) { g.fingerpri
 func WithBodyLimit(bytes int64) Option { return func(g *guard) { g.bodyLimit = bytes } }
 
 // WithResponseLimit is how large a body is kept back and stored, in bytes. More goes out
-// whole, to its first caller only; see "A response over the limit" in the package's
-// comment. Default: 1 MiB, headers included, which is also the coordinator's limit.
+// whole, to its first caller only, and over HTTP/1.0 without a Content-Length to nobody; see
+// "A response over the limit" in the package's comment. Default: 1 MiB, headers included, which is also the coordinator's limit.
 func WithResponseLimit(bytes int) Option { return func(g *guard) { g.ResponseLimit = bytes } }
 
 // WithNeverStored replaces the list of headers, trailers included, that are not stored.

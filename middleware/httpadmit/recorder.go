@@ -28,7 +28,8 @@ var errReturned = errors.New("httpadmit: the handler has returned")
 // It keeps the response back until what came of the request is recorded: nobody may see
 // a complete answer that a retry could not get again. A response that outgrows the limit
 // goes out while it is written, except its last byte, and is never complete for its
-// reader before send.
+// reader before send. Where nobody could see that its end is missing, it does not go out
+// at all.
 //
 // The mutex is there for handlers that go on after their time: abandon cuts them off
 // from the caller's writer, which is the server's again then.
@@ -46,8 +47,9 @@ type recorder struct {
 	declared  int64       // Content-Length; -1: none
 	written   int64       // by the handler, and taken
 	excess    bool        // it wrote more than it declared: nothing more is taken
-	streaming bool
-	held      []byte // the byte that is held back while streaming
+	over      bool        // it wrote more than is kept
+	streaming bool        // so that it goes out
+	held      []byte      // the byte that is held back while streaming
 	abandoned bool
 	silent    bool // the handler wrote nothing at all
 	finished  bool
@@ -160,17 +162,13 @@ func (r *recorder) Write(p []byte) (int, error) {
 		r.body = append(r.body, p[:min(len(p), headBytesMost-len(r.body))]...)
 		return len(p), nil
 	}
-	if !r.streaming {
-		if len(r.body)+len(p) <= r.limit {
-			r.body = append(r.body, p...)
-			return len(p), nil
-		}
-		r.stream(p)
+	if !r.over && len(r.body)+len(p) > r.limit {
+		r.outgrow(p)
 	}
-	r.pass(p)
-	if room := r.limit - len(r.body); room > 0 {
-		r.body = append(r.body, p[:min(room, len(p))]...)
+	if r.streaming {
+		r.pass(p)
 	}
+	r.body = append(r.body, p[:min(len(p), r.limit-len(r.body))]...)
 	return len(p), nil
 }
 
@@ -182,15 +180,29 @@ func (r *recorder) ReadFrom(from io.Reader) (int64, error) {
 	return io.Copy(struct{ io.Writer }{r}, from)
 }
 
-// stream begins to let the response out: with p it is more than is kept.
-func (r *recorder) stream(p []byte) {
-	r.streaming = true
+// outgrow begins to let the response out, if it may go: with p it is more than is kept.
+func (r *recorder) outgrow(p []byte) {
+	r.over = true
 	r.sniff(append(slices.Clip(r.body), p[:min(len(p), 512)]...))
+	if r.streaming = r.delimited(); !r.streaming {
+		return
+	}
 	if !r.abandoned {
 		r.put(r.sent)
 		r.w.WriteHeader(r.status)
 	}
 	r.pass(r.body)
+}
+
+// delimited reports whether it can be seen that the response is cut off: by its length, or
+// since it comes in chunks or frames. Otherwise net/http ends it with the connection, in
+// HTTP/1.0 and where the handler says "identity", and its end looks like any other.
+func (r *recorder) delimited() bool {
+	coding := r.sent.Get("Transfer-Encoding")
+	if r.declared != -1 && (coding == "" || coding == "identity") {
+		return true
+	}
+	return r.request.ProtoAtLeast(1, 1) && coding != "identity"
 }
 
 // pass lets bytes out, all but the last one. That the caller is gone is not the handler's
@@ -227,10 +239,10 @@ func (r *recorder) FlushError() error {
 		r.writeHeader(http.StatusOK)
 	}
 	switch {
-	case r.finished, r.streaming && r.abandoned:
-		return nil
-	case r.streaming:
+	case r.streaming && !r.abandoned && !r.finished:
 		return http.NewResponseController(r.w).Flush()
+	case r.over, r.finished:
+		return nil
 	}
 	// net/http would send the header now, with the type of what there is, or with none.
 	r.sniff(r.body)
@@ -278,7 +290,7 @@ func (r *recorder) finish() {
 		r.writeHeader(http.StatusOK)
 	}
 	r.finished = true
-	if !r.streaming {
+	if !r.over {
 		r.sniff(r.body)
 	}
 	r.trailers = http.Header{}
@@ -301,7 +313,7 @@ func (r *recorder) finish() {
 // whole reports whether the body that is kept is all there is, and as long as it was
 // said to be.
 func (r *recorder) whole() bool {
-	return !r.streaming && (r.declared == -1 || r.declared == r.written || !bodyAllowed(r.status) || r.request.Method == http.MethodHead)
+	return !r.over && (r.declared == -1 || r.declared == r.written || !bodyAllowed(r.status) || r.request.Method == http.MethodHead)
 }
 
 // abandon cuts the handler off from the caller, and reports whether it did: not if the
@@ -321,6 +333,13 @@ func (r *recorder) begun() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.streaming && !r.abandoned
+}
+
+// withheld reports whether the response is one that cannot go out: the rest of it is gone.
+func (r *recorder) withheld() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.over && !r.streaming
 }
 
 // send gives the caller what was kept back.

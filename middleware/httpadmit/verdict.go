@@ -38,7 +38,7 @@ type Outcome struct {
 	Header http.Header
 	// Body is the response's body, or its first part where Truncated is set.
 	Body []byte
-	// Truncated says that the body is over the limit and was sent while it was written.
+	// Truncated says that the body is over the limit, and not kept as a whole.
 	Truncated bool
 }
 

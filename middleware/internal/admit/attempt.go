@@ -96,7 +96,7 @@ type Handler interface {
 	Judge(ended bool) verdict.Verdict
 	// Status is that of the answer, for people.
 	Status() string
-	// Response is the answer as it is stored.
+	// Response is the answer as it is stored. It is asked for if it is to be, and only then.
 	Response() client.Response
 	// Abandon cuts the handler off from its caller, and reports whether it did: not if the
 	// caller has a part of the answer. It may be called while Handle runs.
