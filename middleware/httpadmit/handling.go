@@ -40,16 +40,16 @@ func (h *handling) Returned() bool { return !h.recorder.cut }
 func (h *handling) Judge(ended bool) verdict.Verdict {
 	r := h.recorder
 	if h.classifier != nil {
-		said := h.classifier(Outcome{Request: h.handled, Status: r.status, Header: r.sent, Body: r.body, Truncated: r.over})
+		said := h.classifier(Outcome{Request: h.handled, Status: r.head.status, Header: r.head.header, Body: r.body, Truncated: r.fate != kept})
 		if said != Default {
 			return verdict.Verdict(said)
 		}
 	}
-	return verdict.Verdict(rule(r.status, h.OnLapse, r.silent, ended))
+	return verdict.Verdict(rule(r.head.status, h.OnLapse, r.silent, ended))
 }
 
 // Status implements admit.Handler.
-func (h *handling) Status() string { return strconv.Itoa(h.recorder.status) }
+func (h *handling) Status() string { return strconv.Itoa(h.recorder.head.status) }
 
 // Response implements admit.Handler.
 func (h *handling) Response() client.Response {
@@ -64,7 +64,7 @@ func (h *handling) Abandon() bool { return h.recorder.abandon() }
 func (h *handling) finish(w http.ResponseWriter, refused *refusal.Refusal) {
 	withheld := refused == nil && h.recorder.withheld()
 	if withheld && h.stored {
-		refused = refusal.Omitted(h.recorder.status) // as to everybody else
+		refused = refusal.Omitted(h.recorder.head.status) // as to everybody else
 	}
 	switch {
 	case refused == nil && !withheld:

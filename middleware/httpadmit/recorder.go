@@ -31,8 +31,10 @@ var errReturned = errors.New("httpadmit: the handler has returned")
 // reader before send. Where nobody could see that its end is missing, it does not go out
 // at all.
 //
-// The mutex is there for handlers that go on after their time: abandon cuts them off
-// from the caller's writer, which is the server's again then.
+// It has no head until there is a final status. Then its body has a fate, until the handler
+// has returned (finish), and what was kept back goes out (send). The mutex is there for
+// handlers that go on after their time: abandon cuts them off from the caller's writer, which
+// is the server's again then, and all the rest goes on as before.
 type recorder struct {
 	w       http.ResponseWriter // the caller's
 	request *http.Request       // the caller's
@@ -41,26 +43,38 @@ type recorder struct {
 	header  http.Header         // the handler's
 
 	mu        sync.Mutex
-	status    int         // final; 0: not yet
-	sent      http.Header // the header when the final status was written
-	body      []byte      // up to limit
-	declared  int64       // Content-Length; -1: none
+	head      head
+	body      []byte // up to limit
+	fate      fate
 	written   int64       // by the handler, and taken
 	excess    bool        // it wrote more than it declared: nothing more is taken
-	over      bool        // it wrote more than is kept
-	streaming bool        // so that it goes out
-	held      []byte      // the byte that is held back while streaming
-	abandoned bool
-	silent    bool // the handler wrote nothing at all
-	finished  bool
-	trailers  http.Header
-	// cut says that http.TimeoutHandler wrote the status: its handler has not returned.
-	cut bool
+	held      []byte      // the byte that is held back of what is streamed
+	abandoned bool        // the caller has got another answer
+	finished  bool        // the handler has returned
+	silent    bool        // and has written nothing at all
+	trailers  http.Header // that it has set by then
+	cut       bool        // http.TimeoutHandler wrote the status: its handler has not returned
 }
+
+// head is what stands before the body, as it was when the final status was written.
+type head struct {
+	status   int // 0: not yet
+	header   http.Header
+	declared int64 // Content-Length; -1: none
+}
+
+// fate is what becomes of the body.
+type fate int
+
+const (
+	kept     fate = iota // back, whole
+	streamed             // it is over the limit and goes out, but for its last byte
+	dropped              // it is over the limit and may not go out: what is beyond is gone
+)
 
 func newRecorder(w http.ResponseWriter, r *http.Request, limit int) *recorder {
 	return &recorder{
-		w: w, request: r, limit: limit, declared: -1,
+		w: w, request: r, limit: limit,
 		outside: w.Header().Clone(), header: cloned(w.Header()),
 	}
 }
@@ -85,7 +99,7 @@ func (r *recorder) WriteHeader(status int) {
 
 func (r *recorder) writeHeader(status int) {
 	// In the order of net/http: a status that comes too late is ignored, whatever it is.
-	if r.status != 0 {
+	if r.head.status != 0 {
 		return
 	}
 	if status < 100 || status > 999 {
@@ -100,16 +114,37 @@ func (r *recorder) writeHeader(status int) {
 		}
 		return
 	}
-	r.status, r.sent = status, r.header.Clone()
-	if length := r.sent.Get("Content-Length"); length != "" {
+	r.head = newHead(status, r.header.Clone())
+	r.cut = status == http.StatusServiceUnavailable && byTimeoutHandler()
+}
+
+func newHead(status int, header http.Header) head {
+	h := head{status: status, header: header, declared: -1}
+	if length := header.Get("Content-Length"); length != "" {
 		n, err := strconv.ParseInt(length, 10, 64)
-		if err != nil || n < 0 {
-			delete(r.sent, "Content-Length") // as net/http does
+		if err == nil && n >= 0 {
+			h.declared = n
 		} else {
-			r.declared = n
+			delete(header, "Content-Length") // as net/http does
 		}
 	}
-	r.cut = status == http.StatusServiceUnavailable && byTimeoutHandler()
+	return h
+}
+
+// sniff sets the content type that net/http would, so that a replay has the same one.
+func (h *head) sniff(body []byte) {
+	if _, has := h.header["Content-Type"]; has || len(body) == 0 || h.header.Get("Content-Encoding") != "" || h.header.Get("Transfer-Encoding") != "" {
+		return
+	}
+	h.header.Set("Content-Type", http.DetectContentType(body))
+}
+
+// delimited reports whether it can be seen that the response is cut off: by its length, or
+// since it comes in chunks or frames. Otherwise net/http ends it with the connection, in
+// HTTP/1.0 and where the handler says "identity", and its end looks like any other.
+func (h *head) delimited(request *http.Request) bool {
+	coding := h.header.Get("Transfer-Encoding")
+	return h.declared != -1 && (coding == "" || coding == "identity") || request.ProtoAtLeast(1, 1) && coding != "identity"
 }
 
 // byTimeoutHandler reports whether http.TimeoutHandler itself is what writes. Its own
@@ -145,16 +180,16 @@ func (r *recorder) Write(p []byte) (int, error) {
 	if r.finished {
 		return 0, errReturned
 	}
-	if r.status == 0 {
+	if r.head.status == 0 {
 		r.writeHeader(http.StatusOK)
 	}
 	switch {
 	case len(p) == 0:
 		return 0, nil
-	case !bodyAllowed(r.status):
+	case !bodyAllowed(r.head.status):
 		return 0, http.ErrBodyNotAllowed
 	}
-	if r.excess = r.excess || r.declared != -1 && r.written+int64(len(p)) > r.declared; r.excess {
+	if r.excess = r.excess || r.head.declared != -1 && r.written+int64(len(p)) > r.head.declared; r.excess {
 		return 0, http.ErrContentLength
 	}
 	r.written += int64(len(p))
@@ -162,10 +197,10 @@ func (r *recorder) Write(p []byte) (int, error) {
 		r.body = append(r.body, p[:min(len(p), headBytesMost-len(r.body))]...)
 		return len(p), nil
 	}
-	if !r.over && len(r.body)+len(p) > r.limit {
+	if r.fate == kept && len(r.body)+len(p) > r.limit {
 		r.outgrow(p)
 	}
-	if r.streaming {
+	if r.fate == streamed {
 		r.pass(p)
 	}
 	r.body = append(r.body, p[:min(len(p), r.limit-len(r.body))]...)
@@ -182,27 +217,17 @@ func (r *recorder) ReadFrom(from io.Reader) (int64, error) {
 
 // outgrow begins to let the response out, if it may go: with p it is more than is kept.
 func (r *recorder) outgrow(p []byte) {
-	r.over = true
-	r.sniff(append(slices.Clip(r.body), p[:min(len(p), 512)]...))
-	if r.streaming = r.delimited(); !r.streaming {
+	r.head.sniff(append(slices.Clip(r.body), p[:min(len(p), 512)]...))
+	if !r.head.delimited(r.request) {
+		r.fate = dropped
 		return
 	}
+	r.fate = streamed
 	if !r.abandoned {
-		r.put(r.sent)
-		r.w.WriteHeader(r.status)
+		r.put(r.head.header)
+		r.w.WriteHeader(r.head.status)
 	}
 	r.pass(r.body)
-}
-
-// delimited reports whether it can be seen that the response is cut off: by its length, or
-// since it comes in chunks or frames. Otherwise net/http ends it with the connection, in
-// HTTP/1.0 and where the handler says "identity", and its end looks like any other.
-func (r *recorder) delimited() bool {
-	coding := r.sent.Get("Transfer-Encoding")
-	if r.declared != -1 && (coding == "" || coding == "identity") {
-		return true
-	}
-	return r.request.ProtoAtLeast(1, 1) && coding != "identity"
 }
 
 // pass lets bytes out, all but the last one. That the caller is gone is not the handler's
@@ -218,14 +243,6 @@ func (r *recorder) pass(p []byte) {
 	r.held = append(r.held[:0], p[len(p)-1])
 }
 
-// sniff sets the content type that net/http would, so that a replay has the same one.
-func (r *recorder) sniff(body []byte) {
-	if _, has := r.sent["Content-Type"]; has || len(body) == 0 || r.sent.Get("Content-Encoding") != "" || r.sent.Get("Transfer-Encoding") != "" {
-		return
-	}
-	r.sent.Set("Content-Type", http.DetectContentType(body))
-}
-
 // Flush implements http.Flusher: see FlushError.
 func (r *recorder) Flush() { _ = r.FlushError() }
 
@@ -235,19 +252,19 @@ func (r *recorder) Flush() { _ = r.FlushError() }
 func (r *recorder) FlushError() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.status == 0 {
+	if r.head.status == 0 {
 		r.writeHeader(http.StatusOK)
 	}
 	switch {
-	case r.streaming && !r.abandoned && !r.finished:
+	case r.fate == streamed && !r.abandoned && !r.finished:
 		return http.NewResponseController(r.w).Flush()
-	case r.over, r.finished:
+	case r.fate != kept, r.finished:
 		return nil
 	}
 	// net/http would send the header now, with the type of what there is, or with none.
-	r.sniff(r.body)
-	if _, has := r.sent["Content-Type"]; !has {
-		r.sent["Content-Type"] = nil
+	r.head.sniff(r.body)
+	if _, has := r.head.header["Content-Type"]; !has {
+		r.head.header["Content-Type"] = nil
 	}
 	return nil
 }
@@ -285,16 +302,16 @@ func (r *recorder) control(do func(*http.ResponseController) error) error {
 func (r *recorder) finish() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.status == 0 {
+	if r.head.status == 0 {
 		r.silent = true
 		r.writeHeader(http.StatusOK)
 	}
 	r.finished = true
-	if !r.over {
-		r.sniff(r.body)
+	if r.fate == kept {
+		r.head.sniff(r.body)
 	}
 	r.trailers = http.Header{}
-	for _, line := range r.sent["Trailer"] {
+	for _, line := range r.head.header["Trailer"] {
 		for name := range strings.SplitSeq(line, ",") {
 			name = http.CanonicalHeaderKey(strings.TrimSpace(name))
 			if values, ok := r.header[name]; ok && name != "" {
@@ -307,13 +324,13 @@ func (r *recorder) finish() {
 			r.trailers[http.CanonicalHeaderKey(name)] = slices.Clone(values)
 		}
 	}
-	maps.DeleteFunc(r.sent, func(name string, _ []string) bool { return strings.HasPrefix(name, http.TrailerPrefix) })
+	maps.DeleteFunc(r.head.header, func(name string, _ []string) bool { return strings.HasPrefix(name, http.TrailerPrefix) })
 }
 
 // whole reports whether the body that is kept is all there is, and as long as it was
 // said to be.
 func (r *recorder) whole() bool {
-	return !r.over && (r.declared == -1 || r.declared == r.written || !bodyAllowed(r.status) || r.request.Method == http.MethodHead)
+	return r.fate == kept && (r.head.declared == -1 || r.head.declared == r.written || !bodyAllowed(r.head.status) || r.request.Method == http.MethodHead)
 }
 
 // abandon cuts the handler off from the caller, and reports whether it did: not if the
@@ -321,7 +338,7 @@ func (r *recorder) whole() bool {
 func (r *recorder) abandon() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.streaming || r.finished {
+	if r.fate == streamed || r.finished {
 		return false
 	}
 	r.abandoned = true
@@ -332,14 +349,14 @@ func (r *recorder) abandon() bool {
 func (r *recorder) begun() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.streaming && !r.abandoned
+	return r.fate == streamed && !r.abandoned
 }
 
 // withheld reports whether the response is one that cannot go out: the rest of it is gone.
 func (r *recorder) withheld() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.over && !r.streaming
+	return r.fate == dropped
 }
 
 // send gives the caller what was kept back.
@@ -349,15 +366,15 @@ func (r *recorder) send() {
 	if r.abandoned {
 		return
 	}
-	if r.streaming {
+	if r.fate == streamed {
 		_, _ = r.w.Write(r.held)
 		for name, values := range r.trailers {
 			r.w.Header()[http.TrailerPrefix+name] = values
 		}
 		return
 	}
-	r.put(r.sent)
-	write(r.w, r.status, r.body, r.trailers)
+	r.put(r.head.header)
+	write(r.w, r.head.status, r.body, r.trailers)
 }
 
 // write writes a whole response whose header is set.

@@ -38,11 +38,11 @@ func (r *recorder) storable(never map[string]bool) client.Response {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.whole() {
-		return admit.Omitted(r.status, r.written)
+		return admit.Omitted(r.head.status, r.written)
 	}
-	response := client.Response{Code: r.status, Body: r.body}
+	response := client.Response{Code: r.head.status, Body: r.body}
 	named := map[string]bool{}
-	for _, line := range r.sent["Connection"] {
+	for _, line := range r.head.header["Connection"] {
 		for name := range strings.SplitSeq(line, ",") {
 			named[http.CanonicalHeaderKey(strings.TrimSpace(name))] = true
 		}
@@ -51,8 +51,8 @@ func (r *recorder) storable(never map[string]bool) client.Response {
 		canonical := http.CanonicalHeaderKey(name)
 		return never[canonical] || named[canonical] || !httpguts.ValidHeaderFieldName(name) // net/http does not send it
 	}
-	for _, name := range slices.Sorted(maps.Keys(r.sent)) {
-		values := r.sent[name]
+	for _, name := range slices.Sorted(maps.Keys(r.head.header)) {
+		values := r.head.header[name]
 		switch {
 		case skip(name):
 		case name == "Content-Type" && len(values) == 1 && utf8.ValidString(values[0]):
