@@ -254,7 +254,11 @@ func (a *Attempt) commit(response client.Response) *refusal.Refusal {
 		err := a.reservation.Commit(ctx, response, options...)
 		if errors.Is(err, client.ErrResponseTooLarge) || errors.Is(err, client.ErrInvalidArgument) {
 			// That it was done must be recorded, if not what it answered.
+			refused := err
 			err = a.reservation.Commit(ctx, Omitted(response.Code, int64(len(response.Body))), options...)
+			if errors.Is(err, client.ErrConflict) && errors.Is(refused, client.ErrUnknown) {
+				return refused // it may be the response itself that was recorded before it was refused
+			}
 		}
 		return err
 	})

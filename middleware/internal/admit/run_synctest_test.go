@@ -9,8 +9,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"github.com/atmostonce/coordinator/client"
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/reason"
 	"github.com/atmostonce/coordinator/middleware/internal/refusal"
 	"github.com/atmostonce/coordinator/middleware/internal/verdict"
 	"github.com/atmostonce/coordinator/test/cluster"
@@ -332,6 +335,35 @@ func TestWhatCannotBeStored(t *testing.T) {
 			if _, err = s.Ask(t.Context(), question(name)); !errors.As(err, &committed) || !committed.Response.Omitted() || committed.Response.Code != 201 {
 				t.Errorf("%s: %v", name, err)
 			}
+		}
+	})
+}
+
+// A response that may have been recorded before it was refused is not lost to another.
+func TestWhatWasStoredBeforeItWasRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		commits := 0
+		s := settings(t, nodes(t, 1), cluster.ClientHost, client.WithDialOptions(grpc.WithUnaryInterceptor(
+			func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+				if _, commit := request.(*coordinatorv1.CommitRequest); commit {
+					commits++
+				}
+				if commits == 2 {
+					return reason.Violation(reason.ResponseTooLarge, "response", "is 100 bytes, the limit is 10")
+				}
+				err := invoke(ctx, method, request, reply, conn, options...)
+				if commits == 1 {
+					return reason.Error(reason.OutcomeUnknown, "")
+				}
+				return err
+			})))
+		attempt, err := s.Ask(t.Context(), question("k"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := attempt.Run(t.Context(), &script{verdict: verdict.Store, response: client.Response{Code: 7}})
+		if r == nil || r.Code != refusal.Unavailable || !r.Executed || commits != 3 {
+			t.Errorf("after %d commits: %v", commits, r)
 		}
 	})
 }
