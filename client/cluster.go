@@ -2,6 +2,8 @@ package client
 
 import (
 	"context"
+	"fmt"
+	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -14,8 +16,8 @@ import (
 //
 // Addresses may be wrong: a node may advertise one at which another cluster answers, and
 // an address may pass from one cluster to another. What has been done in one cluster would
-// be granted by another. So the first answer of all says which cluster a client is for,
-// from then on every call names it, and an answer that comes from another is none.
+// be granted by another. So a client is for one cluster: the one of [WithCluster], or else
+// the one that answers first. Every call names it, and an answer of another one is none.
 const clusterKey = "coordinator-cluster"
 
 // naming names the cluster in a call's metadata.
@@ -40,21 +42,40 @@ func (r *router) nameStream(
 	return open(r.naming(ctx), description, conn, method, options...)
 }
 
-// isForeign reports whether an answer with these headers comes from another cluster than
-// the first one did.
-func (r *router) isForeign(header metadata.MD) bool {
+// foreign returns the cluster that an answer with these headers comes from, where that is
+// another than the client is for, and otherwise "".
+func (r *router) foreign(header metadata.MD) string {
 	told := header.Get(clusterKey)
-	if len(told) != 1 || told[0] == "" || r.cluster.CompareAndSwap(nil, &told[0]) {
-		return false
+	if len(told) != 1 || told[0] == "" || r.cluster.CompareAndSwap(nil, &told[0]) || *r.cluster.Load() == told[0] {
+		return ""
 	}
-	return *r.cluster.Load() != told[0]
+	return told[0]
 }
 
-// foreign is what a call comes to that a node of another cluster has answered. Whatever it
+// strange is what a call comes to that a node of another cluster has answered. Whatever it
 // has done there, nothing was applied here.
-func foreign(call string, node *clusterNode) *Error {
+func (r *router) strange(call string, node *clusterNode, other string) *Error {
 	return &Error{
 		Call: call, Code: codes.Unavailable, retriable: true,
-		Message: "at " + node.address + " another cluster answers than did at first",
+		Message: fmt.Sprintf("at %s cluster %s answers, and this client is for cluster %s", node.address, other, *r.cluster.Load()),
 	}
+}
+
+// WithCluster says which cluster the endpoints are of: its id, as `coordctl status` shows it,
+// 32 hex digits in lower case. What another one answers is no answer then. Default: the
+// cluster that answers first, which for another client may be another one, where an endpoint
+// is wrong or a node was started anew by itself.
+func WithCluster(id string) DialOption {
+	return dialOption(func(c *dialConfig) { c.cluster = &id })
+}
+
+// clusterIDLength is how long the id of a cluster is.
+const clusterIDLength = 32
+
+// checkCluster refuses what is no id of a cluster.
+func checkCluster(id string) error {
+	if len(id) != clusterIDLength || strings.Trim(id, "0123456789abcdef") != "" {
+		return fmt.Errorf("client: the id of a cluster is %d hex digits in lower case, this one is %d bytes: %.40q", clusterIDLength, len(id), id)
+	}
+	return nil
 }

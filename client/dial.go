@@ -71,6 +71,11 @@ func Dial(endpoints []string, options ...DialOption) (*Client, error) {
 			return nil, fmt.Errorf("client: the %s timeout is %v, it must be more than 0", bound.name, bound.value)
 		}
 	}
+	if cfg.cluster != nil {
+		if err := checkCluster(*cfg.cluster); err != nil {
+			return nil, err
+		}
+	}
 	if cfg.clock == nil {
 		cfg.clock = systemClock()
 	}
@@ -80,6 +85,7 @@ func Dial(endpoints []string, options ...DialOption) (*Client, error) {
 	c := &Client{dialConfig: cfg, elapsed: monotonic(), waiting: make(chan struct{}, givenBackMost), calling: make(chan struct{}, givingBackMost)}
 	c.ended, c.end = context.WithCancel(context.Background())
 	c.router = newRouter(c.connect, c.elapsed, cfg.endpointsOnly)
+	c.router.cluster.Store(cfg.cluster)
 	c.router.sessions = len(cfg.grpc) == 0
 	if cfg.sessions != nil {
 		c.router.sessions = *cfg.sessions

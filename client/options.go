@@ -31,6 +31,7 @@ type dialConfig struct {
 	sessions      *bool // nil: as it fits the gRPC options
 	settleTimeout time.Duration
 	endpointsOnly bool
+	cluster       *string // nil: that which answers first
 	defaults      []ReserveOption
 	clock         clock
 	logger        *slog.Logger
@@ -115,7 +116,7 @@ func WithClock(now func() time.Duration) DialOption {
 }
 
 // WithLogger is told what no caller hears of: a reservation that could not be given
-// back. Default: nobody.
+// back, an address at which another cluster answers. Default: nobody.
 func WithLogger(logger *slog.Logger) DialOption {
 	return dialOption(func(c *dialConfig) { c.logger = logger })
 }

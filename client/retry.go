@@ -196,10 +196,12 @@ func try[A any](ctx context.Context, until time.Time, c *Client, op operation, n
 		sent = c.clock()
 	}
 	message, err := send(ctx, node.service, grpc.Peer(&to), grpc.Header(&header))
-	if c.router.isForeign(header) {
+	if other := c.router.foreign(header); other != "" {
 		c.router.done(node, nil, false)
-		failed := foreign(op.name, node)
-		c.logger.WarnContext(ctx, failed.Message)
+		failed := c.router.strange(op.name, node, other)
+		if !node.strange.Swap(true) { // once is enough: each call that comes to nothing says so
+			c.logger.WarnContext(ctx, failed.Message)
+		}
 		return answer[A]{}, failed
 	}
 	if err == nil {

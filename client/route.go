@@ -40,7 +40,7 @@ type router struct {
 	endpointsOnly bool
 	sessions      bool // calls may share a stream
 
-	cluster atomic.Pointer[string] // nil: not known
+	cluster atomic.Pointer[string] // that this client is for; nil: not known
 
 	mu        sync.Mutex
 	endpoints []*clusterNode
@@ -57,6 +57,7 @@ type clusterNode struct {
 	conn     *grpc.ClientConn
 	service  *sharing
 	endpoint bool
+	strange  atomic.Bool // another cluster has answered here, and that was logged
 
 	// Guarded by the router's mutex.
 	calls        int           // in flight

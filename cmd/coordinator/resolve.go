@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -17,11 +19,15 @@ import (
 type raw struct {
 	text   string
 	set    bool
+	again  bool // it was given more than once
 	expect string
 }
 
 // Set implements pflag.Value.
-func (r *raw) Set(text string) error { r.text, r.set = text, true; return nil }
+func (r *raw) Set(text string) error {
+	r.text, r.set, r.again = text, true, r.set
+	return nil
+}
 
 // String implements pflag.Value.
 func (r *raw) String() string { return r.text }
@@ -56,6 +62,12 @@ func resolve(flags map[string]*raw, variables []string) (*options, error) {
 	sections := table(o)
 	if err := checkEnvironment(variables, sections); err != nil {
 		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(flags)) {
+		if flags[name].again {
+			// The last of two directories would win silently otherwise.
+			return nil, fmt.Errorf("--%s is given twice and takes one value", name)
+		}
 	}
 	environment := lookup(variables)
 	path, source := flags[configSetting].text, "--"+configSetting

@@ -1,12 +1,16 @@
 package e2e
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/atmostonce/coordinator/client"
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/test/process"
 )
 
@@ -59,5 +63,35 @@ func TestAddressOfAnotherCluster(t *testing.T) {
 			}
 			running.Wait()
 		})
+	}
+}
+
+// A client that is told its cluster takes no other's word, whichever answers first; nothing
+// is granted there, and the error says who has answered.
+func TestAClientIsToldItsCluster(t *testing.T) {
+	other, own := process.Start(t, programs, 1), process.Start(t, programs, 1)
+	status, err := coordinatorv1.NewAdminServiceClient(own.Nodes[0].Conn()).ClusterStatus(t.Context(), &coordinatorv1.ClusterStatusRequest{})
+	must(t, err)
+	id := status.GetClusterId()
+	for range 4 { // who is asked first is drawn
+		c, err := client.Dial(append(other.Endpoints(), own.Endpoints()...), client.WithCluster(id))
+		must(t, err)
+		owned, err := c.Reserve(t.Context(), client.Identity{Operation: "op", Key: rand.Text()})
+		must(t, err)
+		must(t, owned.Commit(t.Context(), client.Response{Code: 200}))
+		must(t, c.Close())
+	}
+	c, err := client.Dial(other.Endpoints(), client.WithCluster(id), client.WithCallTimeout(time.Second))
+	must(t, err)
+	defer c.Close()
+	if _, err := c.Reserve(t.Context(), client.Identity{Operation: "op", Key: "k"}); !errors.Is(err, client.ErrUnavailable) ||
+		errors.Is(err, client.ErrUnknown) || !strings.Contains(err.Error(), "this client is for cluster "+id) {
+		t.Errorf("by another cluster alone: %v", err)
+	}
+	whichever, err := client.Dial(other.Endpoints())
+	must(t, err)
+	defer whichever.Close()
+	if _, err := whichever.Get(t.Context(), client.Identity{Operation: "op", Key: "k"}); !errors.Is(err, client.ErrNotFound) {
+		t.Errorf("it was granted there: %v", err)
 	}
 }
