@@ -235,15 +235,41 @@ func TestADoubtStays(t *testing.T) {
 	if code != reason.ExitUnavailable || !strings.Contains(stderr, "OUTCOME_UNKNOWN") || !strings.Contains(stderr, "--attempt-id") {
 		t.Errorf("exit code %d, stderr %q", code, stderr)
 	}
-	// The truth is told, whatever was before.
-	s = &stub{reserve: func(call int) (*coordinatorv1.ReserveResponse, error) {
+	// What the record says is the truth, whatever was before. What refuses the delivery says nothing
+	// of an earlier one, whoever refuses it.
+	for _, after := range []error{
+		status.Error(codes.Unimplemented, ""), status.Error(codes.ResourceExhausted, ""), status.Error(codes.FailedPrecondition, ""),
+		status.Error(codes.Internal, ""),
+	} {
+		expectDoubt(t, after, true)
+	}
+	for _, row := range reason.Table() {
+		expectDoubt(t, reason.Error(row.Reason, ""), row.Code != codes.FailedPrecondition && row.Code != codes.NotFound)
+	}
+}
+
+// expectDoubt reserves where the first delivery leaves a doubt, and the next ones are answered so.
+func expectDoubt(t *testing.T, after error, stays bool) {
+	t.Helper()
+	s := &stub{reserve: func(call int) (*coordinatorv1.ReserveResponse, error) {
 		if call == 1 {
 			return nil, reason.Error(reason.OutcomeUnknown, "")
 		}
-		return nil, reason.Error(reason.AttemptEnded, "")
+		return nil, after
 	}}
-	if code, _, stderr := command(t, "--endpoints", serve(t, s), "reserve", "k"); code != reason.ExitNotOwner || !strings.Contains(stderr, "ATTEMPT_ENDED") {
-		t.Errorf("exit code %d, stderr %q", code, stderr)
+	want, exit := string(reason.OutcomeUnknown), reason.ExitUnavailable
+	if !stays {
+		last := reason.Of(after)
+		want, exit = string(last.Reason), last.ExitCode
+	}
+	code, _, stderr := command(t, "--endpoints", serve(t, s), "--timeout", "250ms", "-o", "json", "reserve", "k")
+	var shown map[string]errorJSON
+	if err := json.Unmarshal([]byte(stderr), &shown); err != nil {
+		t.Fatalf("%q: %v", stderr, err)
+	}
+	got := shown["error"]
+	if code != exit || got.Reason != want || (got.Applied == reason.Maybe.String()) != stays || (got.AttemptID != "") != stays {
+		t.Errorf("%v: exit code %d, %+v, want %s, a doubt: %t", after, code, got, want, stays)
 	}
 }
 
