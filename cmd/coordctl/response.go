@@ -105,20 +105,21 @@ func (f *responseFlags) response(c *control, command *cobra.Command) (*coordinat
 	return response, err
 }
 
-// readBody reads a file, or stdin for "-", of a size that could be stored.
+// readBody reads a file, or stdin for "-", of a size that could be stored. A file that cannot be
+// read was named wrongly, as far as anybody can tell.
 func (c *control) readBody(path string) ([]byte, error) {
 	source := c.stdin
 	if path != "-" {
 		file, err := os.Open(path)
 		if err != nil {
-			return nil, localError{err: err}
+			return nil, usagef("--body-file: %v", err)
 		}
 		defer func() { _ = file.Close() }() // it was only read
 		source = file
 	}
 	body, err := io.ReadAll(io.LimitReader(source, bodyBytesMax+1))
 	if err != nil {
-		return nil, localError{err: fmt.Errorf("reading the body: %w", err)}
+		return nil, usagef("--body-file: %v", err)
 	}
 	if len(body) > bodyBytesMax {
 		return nil, callError{failure: reason.Failure{

@@ -79,7 +79,6 @@ func (c *control) root() *cobra.Command {
 		Short:              "Admit once, from the command line",
 		Long:               rootLong,
 		Version:            version.Of(),
-		Args:               cobra.NoArgs,
 		SilenceErrors:      true,
 		SilenceUsage:       true,
 		DisableSuggestions: true,
@@ -93,6 +92,7 @@ func (c *control) root() *cobra.Command {
 	root.SetUsageTemplate(bare + exitCodes)
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
+	root.SetHelpCommand(help())
 
 	endpoints := environment.Lookup(c.environment, endpointsVariable)
 	if endpoints == "" {
@@ -127,6 +127,24 @@ func (c *control) looking(command *cobra.Command) *cobra.Command {
 		return run(command, arguments)
 	}
 	return command
+}
+
+// help is cobra's own but for what is no command: that has no help.
+func help() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [command]",
+		Short: "Help about any command",
+		RunE: func(command *cobra.Command, arguments []string) error {
+			found, rest, err := command.Root().Find(arguments)
+			switch {
+			case err != nil:
+				return err
+			case len(rest) > 0:
+				return usagef("unknown command %q for %q", rest[0], found.CommandPath())
+			}
+			return found.Help()
+		},
+	}
 }
 
 // flagError is a flag that cannot be parsed, in words of ours: the parser's own speak of
