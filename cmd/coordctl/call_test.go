@@ -34,6 +34,7 @@ type stub struct {
 	mu       sync.Mutex
 	reserve  func(call int) (*coordinatorv1.ReserveResponse, error)
 	commit   func() error // nil: in doubt
+	release  func(context.Context) error
 	requests []*coordinatorv1.ReserveRequest
 	pages    int
 	problems []string
@@ -118,7 +119,7 @@ func serve(t *testing.T, s *stub) string {
 func command(t *testing.T, arguments ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, err bytes.Buffer
-	w := world{stdin: strings.NewReader(""), stdout: &out, stderr: &err}
+	w := world{stdin: strings.NewReader(""), stdout: &out, stderr: &err, signals: make(chan os.Signal, signalsMost)}
 	code = run(t.Context(), w, arguments)
 	return code, out.String(), err.String()
 }

@@ -29,6 +29,8 @@ type world struct {
 	stdout      io.Writer
 	stderr      io.Writer
 	environment []string // as [os.Environ] has it
+	// signals are those that came since the start; nobody but `run` reads them.
+	signals chan os.Signal
 }
 
 func main() {
@@ -36,14 +38,18 @@ func main() {
 		os.Exit(runGuard(os.Stdin, os.Stdout))
 	}
 	// Whoever is told to end tells what has become of a call, whichever way it is told.
-	ends := []os.Signal{os.Interrupt, syscall.SIGTERM}
-	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGQUIT} {
-		if !signal.Ignored(s) { // as nohup has it
+	var ends []os.Signal
+	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
+		if !signal.Ignored(s) { // as nohup has it, and a shell's background jobs
 			ends = append(ends, s)
 		}
 	}
+	signals := make(chan os.Signal, signalsMost)
+	signal.Notify(signals, ends...)
 	ctx, stop := signal.NotifyContext(context.Background(), ends...)
-	code := run(ctx, world{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, environment: os.Environ()}, os.Args[1:])
+	code := run(ctx, world{
+		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, environment: os.Environ(), signals: signals,
+	}, os.Args[1:])
 	stop()
 	os.Exit(code)
 }

@@ -52,7 +52,7 @@ type runner struct {
 
 	client   *client.Client
 	undialed atomic.Pointer[dialFailure]
-	signals  chan os.Signal
+	settling bool // calls have the time of --settle-timeout
 }
 
 // dialFailure is the latest node that could not be connected to, and why.
@@ -65,9 +65,9 @@ func (r *runner) run(ctx context.Context) error {
 	if err := supported(); err != nil {
 		return localError{err: err}
 	}
-	// Signals are the command's, once there is one, and never cut a call off.
+	// Signals are the command's, once there is one, and never cut a call off. Those that have
+	// come by now wait to be heard.
 	ctx = context.WithoutCancel(ctx)
-	r.signals = make(chan os.Signal, signalsMost)
 	listen(r.signals)
 	defer signal.Stop(r.signals)
 
@@ -86,9 +86,6 @@ func (r *runner) run(ctx context.Context) error {
 		return r.replay(committed)
 	case err != nil:
 		return err
-	}
-	if which := r.asked(); which != nil {
-		return r.interrupted(reservation, which)
 	}
 	r.tell("admitted, fence %d, attempt %d; the one before: %v", reservation.Fence(), reservation.Attempt(), reservation.Previous().End)
 	stopRenewing := reservation.KeepAlive(ctx)
@@ -134,7 +131,7 @@ func (r *runner) admit(ctx context.Context) (*client.Reservation, error) {
 		}
 		reservation, which, err := r.ask(ctx, min(left, turn))
 		if which != nil {
-			return nil, r.interrupted(reservation, which)
+			return nil, r.interrupted(reservation, which, err)
 		}
 		var pending *client.PendingError
 		switch {
@@ -163,56 +160,82 @@ func (r *runner) admit(ctx context.Context) (*client.Reservation, error) {
 	}
 }
 
+// heed hears the signals that come until it is ended, which returns the first of them that asks
+// for an end, or nil. The nth of these does not wait any more for what goes on: it gives up.
+func (r *runner) heed(nth int, giveUp func()) (end func() os.Signal) {
+	var (
+		first       os.Signal
+		over, ended = make(chan struct{}), make(chan struct{})
+	)
+	hear := func(received os.Signal) {
+		if !ends(received) {
+			return
+		}
+		if first == nil {
+			first = received
+		}
+		if nth--; nth == 0 {
+			giveUp()
+		}
+	}
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case received := <-r.signals:
+				hear(received)
+			case <-over:
+				for len(r.signals) > 0 { // they came in time
+					hear(<-r.signals)
+				}
+				return
+			}
+		}
+	}()
+	return func() os.Signal {
+		close(over)
+		<-ended
+		return first
+	}
+}
+
 // ask asks once. which is the signal that came meanwhile: the call is let end all the
 // same, since who cuts it off cannot know whether it was granted; a second signal does not
 // wait for it any more.
 func (r *runner) ask(ctx context.Context, wait time.Duration) (reservation *client.Reservation, which os.Signal, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	answered := make(chan struct{})
-	go func() {
-		defer close(answered)
-		reservation, err = r.client.Reserve(ctx, r.identity, append(r.options[:len(r.options):len(r.options)], client.WithWait(wait))...)
-	}()
-	for {
-		select {
-		case <-answered:
-			return reservation, which, err
-		case received := <-r.signals:
-			switch {
-			case !ends(received):
-			case which == nil:
-				which = received
-			default:
-				cancel()
-			}
-		}
-	}
+	heard := r.heed(2, cancel)
+	reservation, err = r.client.Reserve(ctx, r.identity, append(r.options[:len(r.options):len(r.options)], client.WithWait(wait))...)
+	return reservation, heard(), err
 }
 
-// asked returns a signal that asks for an end and has come already, or nil.
-func (r *runner) asked() os.Signal {
-	for {
-		select {
-		case received := <-r.signals:
-			if ends(received) {
-				return received
-			}
-		default:
-			return nil
-		}
-	}
-}
-
-// interrupted is how it ends when a signal came before the command was started.
-func (r *runner) interrupted(reservation *client.Reservation, which os.Signal) error {
+// interrupted is how it ends when a signal came before the command was started. err is what
+// became of asking.
+func (r *runner) interrupted(reservation *client.Reservation, which os.Signal, err error) error {
 	if reservation != nil {
-		if err := reservation.Release(reservation.Context(), "interrupted before the command was started"); err != nil {
-			r.complain("the key could not be released, and stays taken until it lapses: " + r.inWords(err))
-		}
+		r.giveBack(reservation, "interrupted before the command was started", 1)
 	}
-	r.complain(fmt.Sprintf("received %v; the command was not started", which))
+	said := fmt.Sprintf("received %v; the command was not started", which)
+	if errors.Is(err, client.ErrUnknown) {
+		said += "; the key may be taken until it lapses"
+	}
+	r.complain(said)
 	return ended{exitSignalled + signalNumber(which)}
+}
+
+// giveBack frees a key under which nothing was started. It is one call with the time of one,
+// and the nth signal does not wait for it.
+func (r *runner) giveBack(reservation *client.Reservation, why string, nth int) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	defer r.heed(nth, cancel)()
+	switch err := reservation.Release(ctx, why); {
+	case errors.Is(err, client.ErrUnknown):
+		r.complain("it is not known whether the key was released; if not, it stays taken until it lapses: " + r.inWords(err))
+	case err != nil:
+		r.complain("the key could not be released, and stays taken until it lapses: " + r.inWords(err))
+	}
 }
 
 // signalNumber is the number of a signal.
@@ -302,7 +325,7 @@ func (r *runner) failure(err error) reason.Failure {
 func (r *runner) inWords(err error) string {
 	var failed *client.Error
 	switch undialed := r.undialed.Load(); {
-	case errors.Is(err, client.ErrClosed):
+	case errors.Is(err, client.ErrClosed), errors.Is(err, context.Canceled):
 		return "interrupted"
 	case !errors.As(err, &failed):
 		return strings.TrimPrefix(err.Error(), "client: ")
@@ -311,16 +334,16 @@ func (r *runner) inWords(err error) string {
 	case failed.Reason == "" && errors.Is(err, client.ErrUnavailable) && undialed != nil:
 		return "cannot connect to " + undialed.address + ": " + rootCause(undialed.err)
 	case failed.Reason == "" && failed.Code == codes.DeadlineExceeded:
-		return r.boundOfCall(failed.Call) + " was over before a node was connected to"
+		return r.boundOfNow() + " was over before a node was connected to"
 	case failed.Reason == "" && errors.Is(err, client.ErrUnavailable):
 		return "no node answers"
 	}
 	return failed.Message
 }
 
-// boundOfCall says which time a call has: what is said of a command that has ended has its own.
-func (r *runner) boundOfCall(call string) string {
-	if r.flags != nil && (call == "Commit" || call == "Release") {
+// boundOfNow says which time a call has: what is said of a command that has ended has its own.
+func (r *runner) boundOfNow() string {
+	if r.settling {
 		return fmt.Sprintf("the time of --settle-timeout (%v)", r.flags.settle)
 	}
 	return r.boundOf(r.timeout)
@@ -328,11 +351,6 @@ func (r *runner) boundOfCall(call string) string {
 
 // settle says what came of the command, and is its exit code.
 func (r *runner) settle(reservation *client.Reservation, e ending, kept *capture) error {
-	// The client's own bound holds, and calls under the reservation's context have it. A
-	// signal may be one that the command had too; another one is for who waits here.
-	done := make(chan struct{})
-	defer close(done)
-	go r.giveUpOnSignals(done)
 	for stream, why := range kept.brokenOffs() {
 		if why != nil {
 			r.complain(fmt.Sprintf("not all of the command's %s could be passed on: %s", streamNames[stream], rootCause(why)))
@@ -343,7 +361,13 @@ func (r *runner) settle(reservation *client.Reservation, e ending, kept *capture
 		return r.releaseUnstarted(reservation, e.unstarted)
 	case e.stopped != nil:
 		return r.left(e)
-	case r.flags.releases(e.status):
+	}
+	// The client's own bound holds, and calls under the reservation's context have it: closing
+	// the client ends them. A signal may be one that the command had too; another one is for who
+	// waits here.
+	r.settling = true
+	defer r.heed(2, func() { _ = r.client.Close() })()
+	if r.flags.releases(e.status) {
 		err := reservation.Release(reservation.Context(), fmt.Sprintf("the command ended with %d", e.status))
 		if err != nil {
 			return r.notRecorded(e, "the key could not be released", "the key was released", err)
@@ -367,28 +391,9 @@ func (r *runner) settle(reservation *client.Reservation, e ending, kept *capture
 	return outcome(nil, e.status)
 }
 
-// giveUpOnSignals ends the settling when a second signal comes.
-func (r *runner) giveUpOnSignals(done <-chan struct{}) {
-	for n := 0; ; {
-		select {
-		case <-done:
-			return
-		case received := <-r.signals:
-			if !ends(received) {
-				continue
-			}
-			if n++; n == 2 {
-				_ = r.client.Close() // ends the call
-			}
-		}
-	}
-}
-
 // releaseUnstarted frees the key of a command that could not be started.
 func (r *runner) releaseUnstarted(reservation *client.Reservation, why error) error {
-	if err := reservation.Release(reservation.Context(), "the command could not be started"); err != nil {
-		r.complain("the key could not be released, and stays taken until it lapses: " + r.inWords(err))
-	}
+	r.giveBack(reservation, "the command could not be started", 2)
 	var guard *guardError
 	switch {
 	case errors.Is(why, errTooLate):

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/atmostonce/coordinator/client"
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+)
+
+func (s *stub) Release(ctx context.Context, _ *coordinatorv1.ReleaseRequest) (*coordinatorv1.ReleaseResponse, error) {
+	if s.release == nil {
+		return &coordinatorv1.ReleaseResponse{}, nil
+	}
+	return &coordinatorv1.ReleaseResponse{}, s.release(ctx)
+}
+
+func grantedForAMinute(int) (*coordinatorv1.ReserveResponse, error) {
+	return &coordinatorv1.ReserveResponse{Outcome: &coordinatorv1.ReserveResponse_Granted{Granted: &coordinatorv1.Granted{
+		Token: "T", Fence: 1, Remaining: durationpb.New(time.Minute),
+	}}}, nil
+}
+
+// runSignalled is `coordctl run` that gets signals.
+func runSignalled(t *testing.T, s *stub, signals chan os.Signal, arguments ...string) (code int, stderr string) {
+	t.Helper()
+	var said bytes.Buffer
+	w := world{stdin: strings.NewReader(""), stdout: &bytes.Buffer{}, stderr: &said, signals: signals}
+	code = run(t.Context(), w, append([]string{"run", "--endpoints", serve(t, s), "--key", "k"}, arguments...))
+	return code, said.String()
+}
+
+// A signal that came before this program listened as a run does is one before the start.
+func TestASignalFromBeforeIsHeard(t *testing.T) {
+	leakless(t)
+	started := filepath.Join(t.TempDir(), "started")
+	for _, which := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		released := 0
+		s := &stub{reserve: grantedForAMinute, release: func(context.Context) error { released++; return nil }}
+		signals := make(chan os.Signal, signalsMost)
+		signals <- which
+		code, stderr := runSignalled(t, s, signals, "--", "touch", started)
+		if want := "coordctl: received " + which.String() + "; the command was not started\n"; code != exitSignalled+int(which) || stderr != want || released != 1 {
+			t.Errorf("exit code %d, %q, released %d times", code, stderr, released)
+		}
+	}
+	if _, err := os.Stat(started); err == nil {
+		t.Error("the command was started")
+	}
+}
+
+// reserved is a run that was admitted, and its reservation.
+func reserved(t *testing.T, s *stub, timeout time.Duration) (*runner, *client.Reservation, *bytes.Buffer) {
+	t.Helper()
+	s.reserve = grantedForAMinute
+	said := &bytes.Buffer{}
+	r := &runner{
+		control:   &control{timeout: timeout, world: world{stderr: said, signals: make(chan os.Signal, signalsMost)}},
+		flags:     &runFlags{settle: settleDefault},
+		arguments: []string{"c"},
+	}
+	var err error
+	r.client, err = client.Dial([]string{serve(t, s)}, client.WithInsecure(), client.WithCallTimeout(timeout), client.WithSettleTimeout(r.flags.settle))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.client.Close() })
+	reservation, err := r.client.Reserve(t.Context(), client.Identity{Key: "k"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, reservation, said
+}
+
+// What is given back because nothing was started has the time of one call, whatever
+// recording may take, and a second signal does not wait for it.
+func TestGivingBackIsBounded(t *testing.T) {
+	interrupted := func(r *runner, reservation *client.Reservation) error {
+		return r.interrupted(reservation, syscall.SIGTERM, nil)
+	}
+	unstarted := func(r *runner, reservation *client.Reservation) error {
+		return r.settle(reservation, ending{unstarted: exec.ErrNotFound}, newCapture())
+	}
+	for name, test := range map[string]struct {
+		end     func(*runner, *client.Reservation) error
+		timeout time.Duration
+		signals int // while it is given back
+		code    int
+		why     string
+	}{
+		"no answer, after a signal": {interrupted, 200 * time.Millisecond, 0, 143, "no answer in time"},
+		"no answer, not started":    {unstarted, 200 * time.Millisecond, 0, exitNotFound, "no answer in time"},
+		"a signal after the first":  {interrupted, time.Minute, 1, 143, "interrupted"},
+		"two signals, not started":  {unstarted, time.Minute, 2, exitNotFound, "interrupted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leakless(t)
+			var r *runner
+			s := &stub{release: func(ctx context.Context) error {
+				for range test.signals {
+					r.signals <- syscall.SIGTERM
+				}
+				<-ctx.Done()
+				return ctx.Err()
+			}}
+			var (
+				reservation *client.Reservation
+				said        *bytes.Buffer
+			)
+			r, reservation, said = reserved(t, s, test.timeout)
+			began := time.Now()
+			code, took := r.report(test.end(r, reservation)), time.Since(began)
+			want := "coordctl: it is not known whether the key was released; if not, it stays taken until it lapses: " + test.why + "\n"
+			if code != test.code || !strings.HasPrefix(said.String(), want) || took > settleDefault/2 {
+				t.Errorf("exit code %d after %v, %q", code, took, said)
+			}
+		})
+	}
+}
+
+// A second signal does not wait for the answer to Reserve, and says what that may leave behind.
+func TestTwoSignalsDoNotWaitForReserve(t *testing.T) {
+	leakless(t)
+	signals, answer := make(chan os.Signal, signalsMost), make(chan struct{})
+	s := &stub{reserve: func(call int) (*coordinatorv1.ReserveResponse, error) {
+		signals <- syscall.SIGTERM
+		signals <- syscall.SIGINT
+		<-answer
+		return grantedForAMinute(call)
+	}}
+	code, stderr := runSignalled(t, s, signals, "--timeout", "1m", "--", "true")
+	close(answer)
+	const want = "coordctl: received terminated; the command was not started; the key may be taken until it lapses\n"
+	if code != 143 || stderr != want {
+		t.Errorf("exit code %d, %q", code, stderr)
+	}
+}
