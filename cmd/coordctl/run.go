@@ -81,7 +81,7 @@ Exit codes: those of the command (128 and n if signal n ended it), recorded or n
   108  the coordinator is unavailable: the command was not started
   109  refused for load, storage or quota: the command was not started
   110  not allowed: the command was not started
-  112  the command ended, and the outcome is not recorded
+  112  the command ended, and the outcome is not recorded, or nobody knows whether it is
   126  the command cannot be executed
   127  the command was not found
 A command should not use the codes above for itself. 128 and n is also what this

@@ -144,3 +144,33 @@ func TestTwoSignalsDoNotWaitForReserve(t *testing.T) {
 		t.Errorf("exit code %d, %q", code, stderr)
 	}
 }
+
+// A second signal does not wait for the recording either, and whoever sent what may have been
+// recorded does not know whether it was.
+func TestTwoSignalsDoNotWaitForTheRecording(t *testing.T) {
+	for name, releaseOn := range map[string][]int{"recorded": nil, "released": {3}} {
+		t.Run(name, func(t *testing.T) {
+			leakless(t)
+			var r *runner
+			answer := make(chan struct{})
+			settled := func() error {
+				r.signals <- syscall.SIGTERM
+				r.signals <- syscall.SIGTERM
+				<-answer
+				return nil
+			}
+			var (
+				reservation *client.Reservation
+				said        *bytes.Buffer
+			)
+			r, reservation, said = reserved(t, &stub{commit: settled, release: func(context.Context) error { return settled() }}, time.Minute)
+			r.flags.releaseOn = releaseOn
+			defer close(answer)
+			code := r.report(r.settle(reservation, ending{status: 3}, newCapture()))
+			if !strings.Contains(said.String(), ": the command ended with 3, and it is not known whether the ") || !strings.Contains(said.String(), " was "+name+": interrupted; ") ||
+				code != exitNotRecorded {
+				t.Errorf("exit code %d, %q", code, said)
+			}
+		})
+	}
+}
