@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -115,5 +116,32 @@ func TestADoubtOfRunIsAboutTheRecording(t *testing.T) {
 		if !strings.HasSuffix(out.String(), "nothing is recorded; "+next+"\n") {
 			t.Errorf("%s: %q", why, out.String())
 		}
+	}
+}
+
+// The output may have been recorded before a node refuses it for its size. No refusal of what is
+// committed in its place takes that doubt away, and what it conflicts with is not another's.
+func TestADoubtBeforeOutputIsRefusedStays(t *testing.T) {
+	const unknown = ": the command ended with 3, and it is not known whether the outcome was recorded: "
+	for name, test := range map[string]struct {
+		first, last error // of the output; of the status alone
+		code        int
+		want        string
+	}{
+		"recorded before":       {reason.Error(reason.OutcomeUnknown, ""), reason.Error(reason.CommitConflict, ""), exitNotRecorded, unknown},
+		"not recorded this way": {reason.Error(reason.OutcomeUnknown, ""), reason.Error(reason.PermissionDenied, ""), exitNotRecorded, unknown},
+		"recorded this way":     {reason.Error(reason.OutcomeUnknown, ""), nil, 3, ""},
+		"another's":             {reason.Error(reason.NoLeader, ""), reason.Error(reason.CommitConflict, ""), exitNotRecorded, "; later callers get what was committed\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leakless(t)
+			answers := []error{test.first, reason.Error(reason.ResponseTooLarge, ""), test.last}
+			commits := 0
+			r, reservation, said := reserved(t, &stub{commit: func() error { commits++; return answers[commits-1] }}, time.Minute)
+			code := r.report(r.settle(reservation, ending{status: 3}, newCapture()))
+			if code != test.code || !strings.Contains(said.String(), test.want) || commits != 3 {
+				t.Errorf("exit code %d after %d commits, %q", code, commits, said)
+			}
+		})
 	}
 }

@@ -381,8 +381,13 @@ func (r *runner) settle(reservation *client.Reservation, e ending, kept *capture
 	}
 	err := reservation.Commit(reservation.Context(), response)
 	if errors.Is(err, client.ErrResponseTooLarge) {
-		r.complain("the coordinator takes no output of this size: only the exit status is recorded")
-		err = reservation.Commit(reservation.Context(), withoutOutput(e.status))
+		switch instead := reservation.Commit(reservation.Context(), withoutOutput(e.status)); {
+		case instead == nil:
+			r.complain("the coordinator takes no output of this size: only the exit status is recorded")
+			err = nil
+		case !errors.Is(err, client.ErrUnknown): // else what is in its way may be the output itself
+			err = instead
+		}
 	}
 	if err != nil {
 		return r.notRecorded(e, "the outcome is not recorded", "the outcome was recorded", err)
@@ -432,7 +437,7 @@ func (r *runner) left(e ending) error {
 func (r *runner) notRecorded(e ending, what, whether string, err error) error {
 	failure := r.failure(err)
 	failure.ExitCode = exitNotRecorded
-	next := r.afterLapse()
+	next := r.afterLoss(failure.Reason)
 	if failure.Applied == reason.Maybe {
 		what, next = "it is not known whether "+whether, "`coordctl get` shows whether it was; if not, "+next
 	}
@@ -448,13 +453,17 @@ func (r *runner) afterLapse() string {
 	return "once the key lapses the next caller runs it again"
 }
 
-// afterLoss says what becomes of a key that the coordinator says is lost.
+// afterLoss says what becomes of a key for which the coordinator gives this reason.
 func (r *runner) afterLoss(why reason.Reason) string {
 	switch why {
 	case reason.ReservationNotFound:
 		return "the record is gone, and the next caller runs it again"
 	case reason.ReservationLost:
 		return "another caller has been admitted since"
+	case reason.CommitConflict, reason.AlreadyCommitted:
+		return "later callers get what was committed"
+	case reason.AlreadyReleased:
+		return "the next caller runs it again"
 	default:
 		return r.afterLapse()
 	}
