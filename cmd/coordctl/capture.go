@@ -45,6 +45,7 @@ type capture struct {
 	pieces   []piece
 	bytes    int
 	leftOut  int64
+	held     [2]int   // bytes that have not been passed on yet, by stream
 	unpassed [2]error // why a stream could not be passed on any more, by stream
 }
 
@@ -53,6 +54,7 @@ func newCapture() *capture { return &capture{} }
 func (c *capture) add(to stream, written []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.held[to] += len(written)
 	if over := len(written) - outputBytesMax; over > 0 {
 		// Everything before it goes too, in trim.
 		c.leftOut += int64(over)
@@ -95,18 +97,30 @@ func (c *capture) trim() {
 	c.pieces = kept
 }
 
-// brokenOff notes that a stream is not passed on any more.
-func (c *capture) brokenOff(s stream, why error) {
+// passedOn notes that so many bytes of a stream were passed on, or that it cannot be any more.
+func (c *capture) passedOn(s stream, bytes int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.unpassed[s] = why
+	c.held[s] -= bytes
+	if c.unpassed[s] == nil {
+		c.unpassed[s] = err
+	}
 }
 
-// brokenOffs returns why streams are not passed on any more.
+// errUntaken is why output is not passed on that was not waited for any longer.
+var errUntaken = errors.New("nobody took it in time")
+
+// brokenOffs returns why streams were not passed on as a whole.
 func (c *capture) brokenOffs() [2]error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.unpassed
+	why := c.unpassed
+	for s := range why {
+		if why[s] == nil && c.held[s] > 0 {
+			why[s] = errUntaken
+		}
+	}
+	return why
 }
 
 // passing writes on what a command writes, and keeps the end of it. It never fails: that
@@ -116,19 +130,17 @@ type passing struct {
 	kept   *capture
 	stream stream
 	to     io.Writer
-	broken bool
+	broken error
 }
 
-// Write implements io.Writer.
-func (p *passing) Write(written []byte) (int, error) {
-	p.kept.add(p.stream, written)
-	if !p.broken {
-		if _, err := p.to.Write(written); err != nil {
-			p.broken = true
-			p.kept.brokenOff(p.stream, err)
-		}
+// keep keeps what was read, and pass writes it on later.
+func (p *passing) keep(written []byte) { p.kept.add(p.stream, written) }
+
+func (p *passing) pass(written []byte) {
+	if p.broken == nil {
+		_, p.broken = p.to.Write(written)
 	}
-	return len(written), nil
+	p.kept.passedOn(p.stream, len(written), p.broken)
 }
 
 // Headers of a recorded run. The body is the kept output as it was written, both streams

@@ -4,8 +4,8 @@ package main
 
 import (
 	"errors"
-	"io"
 	"os"
+	"sync"
 	"time"
 )
 
@@ -23,7 +23,7 @@ const (
 // outputPipe carries one stream of a command to where it belongs.
 type outputPipe struct {
 	from, into *os.File // into is the command's end
-	to         io.Writer
+	to         *passing
 }
 
 // pipes gives the command a pipe for each of its streams.
@@ -53,11 +53,12 @@ func (s *supervision) pipes(r *runner, kept *capture) error {
 func (s *supervision) pump(started bool) (drained <-chan struct{}) {
 	done := make(chan struct{}, len(s.streams))
 	all := make(chan struct{})
+	s.broken = make(chan struct{})
 	for _, stream := range s.streams {
 		_ = stream.into.Close()
 		go func() {
 			if started {
-				stream.run()
+				stream.run(s.broken)
 			}
 			_ = stream.from.Close() // it was only read
 			done <- struct{}{}
@@ -72,14 +73,38 @@ func (s *supervision) pump(started bool) (drained <-chan struct{}) {
 	return all
 }
 
-// run carries the stream until its end, or until its deadline for reading has passed and
+// run carries the stream until its end, and passes it on until that is broken off. What was read
+// last is written while the next is read, so that reading goes on when a write does not.
+func (p *outputPipe) run(broken <-chan struct{}) {
+	pass, passed := make(chan []byte), make(chan struct{})
+	go func() {
+		defer close(passed)
+		for written := range pass {
+			p.to.pass(written)
+		}
+	}()
+	p.read(pass, broken)
+	close(pass)
+	select {
+	case <-passed:
+	case <-broken:
+	}
+}
+
+// read reads the stream until its end, or until its deadline for reading has passed and
 // there is nothing left of what was written before. The deadline is none for writing: who reads
 // slowly gets everything.
-func (p *outputPipe) run() {
-	buffer := make([]byte, readBytes)
+func (p *outputPipe) read(pass chan<- []byte, broken <-chan struct{}) {
+	buffer, other := make([]byte, readBytes), make([]byte, readBytes)
 	for over, rest := false, restBytesMax; rest > 0; {
 		n, err := p.from.Read(buffer)
-		_, _ = p.to.Write(buffer[:n]) // it never fails
+		p.to.keep(buffer[:n])
+		select {
+		case pass <- buffer[:n]:
+			buffer, other = other, buffer
+		case <-broken:
+			pass = nil // what follows a gap is not passed on
+		}
 		if over {
 			rest -= n
 		}
@@ -94,27 +119,18 @@ func (p *outputPipe) run() {
 	}
 }
 
-// drain waits until the output of a command that has ended is where it belongs. A signal ends
-// that, since nothing else ends a write to who does not read; after a stop it takes no
-// longer than the grace.
+// drain waits until the output of a command that has ended is where it belongs. Nothing else ends
+// a write to who does not read, so the second signal breaks it off: the first may be one that the
+// command had too. After a stop it takes no longer than the grace. What was written is kept
+// all the same.
 func (s *supervision) drain(drained <-chan struct{}, r *runner) {
 	for _, stream := range s.streams {
 		_ = stream.from.SetReadDeadline(time.Now().Add(outputGrace)) // it may be closed: there was no more
 	}
-	var enough <-chan time.Time
+	breakOff := sync.OnceFunc(func() { close(s.broken) })
 	if s.stopped != nil {
-		enough = time.After(outputGrace)
+		defer time.AfterFunc(outputGrace, breakOff).Stop()
 	}
-	for {
-		select {
-		case <-drained:
-			return
-		case <-enough:
-			return
-		case received := <-r.signals:
-			if ends(received) {
-				return
-			}
-		}
-	}
+	defer r.heed(2, breakOff)()
+	<-drained
 }

@@ -29,6 +29,8 @@ const (
 	// awayWhileWaiting is how long the coordinator may be away while a caller waits for a
 	// run elsewhere. That goes on meanwhile, and its coordinator may be restarting.
 	awayWhileWaiting = time.Minute
+	// toldWithin is how long somebody has to take a line before the outcome is recorded.
+	toldWithin = time.Second
 	// signalsMost is how many signals may arrive at the same time; more are lost, as the
 	// system itself loses them.
 	signalsMost = 16
@@ -351,11 +353,7 @@ func (r *runner) boundOfNow() string {
 
 // settle says what came of the command, and is its exit code.
 func (r *runner) settle(reservation *client.Reservation, e ending, kept *capture) error {
-	for stream, why := range kept.brokenOffs() {
-		if why != nil {
-			r.complain(fmt.Sprintf("not all of the command's %s could be passed on: %s", streamNames[stream], rootCause(why)))
-		}
-	}
+	r.tellBrokenOffs(kept)
 	switch {
 	case e.unstarted != nil:
 		return r.releaseUnstarted(reservation, e.unstarted)
@@ -394,6 +392,24 @@ func (r *runner) settle(reservation *client.Reservation, e ending, kept *capture
 	}
 	r.tell("the command ended with %d: recorded", e.status)
 	return outcome(nil, e.status)
+}
+
+// tellBrokenOffs says which output was not passed on as a whole. Who does not take that may not take
+// this either, and what is to be recorded does not wait for it.
+func (r *runner) tellBrokenOffs(kept *capture) {
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		for stream, why := range kept.brokenOffs() {
+			if why != nil {
+				r.complain(fmt.Sprintf("not all of the command's %s could be passed on: %s", streamNames[stream], rootCause(why)))
+			}
+		}
+	}()
+	select {
+	case <-told:
+	case <-time.After(toldWithin):
+	}
 }
 
 // releaseUnstarted frees the key of a command that could not be started.

@@ -163,6 +163,7 @@ type supervision struct {
 	stopped     error         // why SIGTERM was sent
 	killAt      <-chan time.Time
 	streams     []*outputPipe
+	broken      chan struct{} // closed when output is not passed on any more
 }
 
 // look tells the guard how long the ownership goes on, and returns when to look again and
