@@ -31,6 +31,9 @@ const (
 	awayWhileWaiting = time.Minute
 	// toldWithin is how long somebody has to take a line before the outcome is recorded.
 	toldWithin = time.Second
+	// goneWithin is how long a group that was killed is waited for. A process that does not
+	// end by then hangs in the kernel, or is another user's.
+	goneWithin = 5 * time.Second
 	// signalsMost is how many signals may arrive at the same time; more are lost, as the
 	// system itself loses them.
 	signalsMost = 16
@@ -55,6 +58,14 @@ type runner struct {
 	client   *client.Client
 	undialed atomic.Pointer[dialFailure]
 	settling bool // calls have the time of --settle-timeout
+}
+
+// ending is how a command ended.
+type ending struct {
+	status    int    // 0 to 255; 128 and the number for a signal
+	unstarted error  // why it was not started
+	stopped   error  // why it was stopped: the ownership was lost
+	remains   string // what of it goes on although it was stopped; empty: nothing
 }
 
 // dialFailure is the latest node that could not be connected to, and why.
@@ -443,8 +454,11 @@ func (r *runner) left(e ending) error {
 	if failure.Reason == "" {
 		failure.Reason, failure.Code = reason.ReservationLapsed, codes.FailedPrecondition
 	}
-	failure.Message = fmt.Sprintf("ownership was lost (%s) and the command was stopped (%d): what it did is unknown, and nothing is recorded; %s",
-		failure.Message, e.status, r.afterLoss(failure.Reason))
+	came := fmt.Sprintf("the command was stopped (%d): what it did", e.status)
+	if e.remains != "" {
+		came = fmt.Sprintf("%s goes on %v after SIGKILL: what it does", e.remains, goneWithin)
+	}
+	failure.Message = fmt.Sprintf("ownership was lost (%s) and %s is unknown, and nothing is recorded; %s", failure.Message, came, r.afterLoss(failure.Reason))
 	return callError{failure: failure, told: true}
 }
 

@@ -13,12 +13,6 @@ import (
 // guardArgument is what no guard is started with here.
 const guardArgument = "guard-process-group"
 
-// ending is how a command ended.
-type ending struct {
-	status             int
-	unstarted, stopped error
-}
-
 // guardError is a guard that could not be started.
 type guardError struct{ error }
 

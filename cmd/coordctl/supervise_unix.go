@@ -23,10 +23,8 @@ const (
 	// lookEvery is the longest time between two looks at what is left of the ownership.
 	// Timers stand still while the machine is suspended, and the ownership does not.
 	lookEvery = time.Second
-	// goneWithin is how long a group that was killed is waited for. A process that does not
-	// end by then hangs in the kernel.
-	goneWithin = 5 * time.Second
-	goneEvery  = 5 * time.Millisecond
+	// goneEvery is how often it is looked whether a group that was killed is gone.
+	goneEvery = 5 * time.Millisecond
 	// diedWithin is how long a guard that has killed its group, and so itself, takes to be
 	// gone.
 	diedWithin = 500 * time.Millisecond
@@ -38,13 +36,6 @@ const (
 
 // fenceVariable holds the fence, for the command.
 const fenceVariable = "COORDINATOR_FENCE"
-
-// ending is how a command ended.
-type ending struct {
-	status    int   // 0 to 255; 128 and the number for a signal
-	unstarted error // why it was not started
-	stopped   error // why it was stopped: the ownership was lost
-}
 
 func supported() error { return nil }
 
@@ -105,22 +96,28 @@ func (r *runner) supervise(reservation *client.Reservation, kept *capture) endin
 	if stdin != nil {
 		go feed(stdin, r.stdin)
 	}
-	s.until(waited, r)
-	status, signalled := statusOf(command.ProcessState)
-	if s.stopped == nil && signalled {
-		// The guard may have been quicker, because this program stood still.
-		switch {
-		case reservation.Context().Err() != nil:
-			s.stopped = context.Cause(reservation.Context())
-		case status == exitSignalled+int(syscall.SIGKILL) && g.died():
-			s.stopped = errGuarded
+	var e ending
+	if s.until(waited, r) {
+		var signalled bool
+		e.status, signalled = statusOf(command.ProcessState)
+		if s.stopped == nil && signalled {
+			// The guard may have been quicker, because this program stood still.
+			switch {
+			case reservation.Context().Err() != nil:
+				s.stopped = context.Cause(reservation.Context())
+			case e.status == exitSignalled+int(syscall.SIGKILL) && g.died():
+				s.stopped = errGuarded
+			}
 		}
+	} else {
+		e.remains = fmt.Sprintf("process %d", command.Process.Pid)
 	}
-	if s.stopped != nil {
-		g.kill()
+	if s.stopped != nil && !g.kill() {
+		e.remains = fmt.Sprintf("process group %d", g.process.Process.Pid)
 	}
 	s.drain(drained, r)
-	return ending{status: status, stopped: s.stopped}
+	e.stopped = s.stopped
+	return e
 }
 
 // command prepares the command. stdin is not nil where its stdin is to be fed.
@@ -173,16 +170,18 @@ func (s *supervision) look() (again time.Duration, stop bool) {
 	return max(0, min(lookEvery, remaining-s.grace)), remaining <= s.grace
 }
 
-// until returns when the command has ended.
-func (s *supervision) until(waited <-chan struct{}, r *runner) {
+// until returns when the command has ended, and reports whether it has: one that SIGKILL does not
+// end, because it hangs in the kernel or is another user's, is not waited for.
+func (s *supervision) until(waited <-chan struct{}, r *runner) (ended bool) {
 	lost := s.reservation.Context().Done()
+	var tooLong <-chan time.Time
 	for {
 		var again <-chan time.Time
 		if s.stopped == nil {
 			next, stop := s.look()
 			select {
 			case <-waited:
-				return // by itself, whatever became of the ownership meanwhile
+				return true // by itself, whatever became of the ownership meanwhile
 			default:
 			}
 			if stop {
@@ -194,7 +193,7 @@ func (s *supervision) until(waited <-chan struct{}, r *runner) {
 		}
 		select {
 		case <-waited:
-			return
+			return true
 		case <-again:
 		case <-lost:
 		case received := <-r.signals:
@@ -203,7 +202,9 @@ func (s *supervision) until(waited <-chan struct{}, r *runner) {
 			}
 		case <-s.killAt:
 			s.signal(syscall.SIGKILL)
-			s.killAt = nil
+			s.killAt, tooLong = nil, time.After(goneWithin)
+		case <-tooLong:
+			return false
 		}
 	}
 }
@@ -260,6 +261,7 @@ type guard struct {
 	process *exec.Cmd
 	pipe    *os.File
 	told    time.Duration // the latest moment, on [sharedClock]; 0: none
+	killed  time.Time     // when the group was first sent SIGKILL
 	ended   bool
 }
 
@@ -350,9 +352,13 @@ func (g *guard) start(command *exec.Cmd) (<-chan struct{}, error) {
 // signal sends a signal to the whole group. The guard ignores all but SIGKILL. Its id is
 // not given to others before this program has waited for it.
 func (g *guard) signal(s syscall.Signal) {
-	if !g.ended {
-		_ = syscall.Kill(-g.process.Process.Pid, s) // nobody left is as good
+	if g.ended {
+		return
 	}
+	if s == syscall.SIGKILL && g.killed.IsZero() {
+		g.killed = time.Now()
+	}
+	_ = syscall.Kill(-g.process.Process.Pid, s) // nobody left is as good
 }
 
 // end ends the guard and leaves everybody else of the group alone. It is not asked: that
@@ -367,19 +373,18 @@ func (g *guard) end() {
 	_ = g.pipe.Close()
 }
 
-// kill ends everybody in the group, the guard included, and waits until they are gone.
-func (g *guard) kill() {
-	if g.ended {
-		return
-	}
+// kill ends everybody in the group, the guard included, and reports whether they are gone: it does
+// not wait any longer for who hangs in the kernel, or is another user's.
+func (g *guard) kill() (gone bool) {
 	g.signal(syscall.SIGKILL)
 	g.ended = true
 	_ = g.pipe.Close()
 	_ = g.process.Wait()
-	for deadline := time.Now().Add(goneWithin); time.Now().Before(deadline); {
-		if errors.Is(syscall.Kill(-g.process.Process.Pid, 0), syscall.ESRCH) {
-			return
+	for !errors.Is(syscall.Kill(-g.process.Process.Pid, 0), syscall.ESRCH) {
+		if time.Since(g.killed) >= goneWithin {
+			return false
 		}
 		<-time.After(goneEvery)
 	}
+	return true
 }

@@ -1,0 +1,82 @@
+//go:build unix
+
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A command that SIGKILL does not end, because it hangs in the kernel or is another user's, is
+// not waited for without a bound.
+func TestACommandThatCannotBeKilledIsLeft(t *testing.T) {
+	leakless(t)
+	r, reservation, _ := reserved(t, &stub{}, time.Minute)
+	if err := reservation.Release(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	command := exec.Command("true") // nobody gets its signals
+	if err := command.Run(); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		r.signals = make(chan os.Signal)
+		s := &supervision{reservation: reservation, guard: &guard{ended: true}, command: command, grace: time.Minute}
+		began := time.Now()
+		if ended := s.until(make(chan struct{}), r); ended || s.stopped == nil {
+			t.Errorf("ended: %t, stopped: %v", ended, s.stopped)
+		}
+		if took := time.Since(began); took != s.grace+goneWithin {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// A group of which somebody is there after SIGKILL is told.
+func TestAGroupThatIsNotGone(t *testing.T) {
+	for _, remains := range []bool{false, true} {
+		leader := exec.Command("sleep", "60")
+		leader.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		if err := leader.Start(); err != nil {
+			t.Fatal(err)
+		}
+		theirs, ours, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = theirs.Close()
+		g := &guard{process: leader, pipe: ours}
+		if remains {
+			// One that nobody has waited for is still there.
+			member := exec.Command("sleep", "60")
+			member.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: leader.Process.Pid}
+			if err := member.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = member.Wait() }() // it was killed
+			g.killed = time.Now().Add(-goneWithin)
+		}
+		if gone := g.kill(); gone == remains {
+			t.Errorf("gone: %t", gone)
+		}
+	}
+}
+
+// What could not be stopped is told, and is never recorded.
+func TestWhatIsLeftBehindIsTold(t *testing.T) {
+	leakless(t)
+	commits := 0
+	r, reservation, said := reserved(t, &stub{commit: func() error { commits++; return nil }}, time.Minute)
+	e := ending{stopped: errors.New("the key was purged"), remains: "process group 7"}
+	code := r.report(r.settle(reservation, e, newCapture()))
+	const want = "ownership was lost (the key was purged) and process group 7 goes on 5s after SIGKILL: what it does is unknown, and nothing is recorded; "
+	if code != 7 || commits != 0 || !strings.Contains(said.String(), want) {
+		t.Errorf("exit code %d, %d commits, %q", code, commits, said)
+	}
+}
