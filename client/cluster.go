@@ -56,7 +56,7 @@ func (r *router) foreign(header metadata.MD) string {
 // has done there, nothing was applied here.
 func (r *router) strange(call string, node *clusterNode, other string) *Error {
 	return &Error{
-		Call: call, Code: codes.Unavailable, retriable: true,
+		Call: call, Code: codes.Unavailable, Reason: "NO_LEADER", retriable: true, // as that node says
 		Message: fmt.Sprintf("at %s cluster %s answers, and this client is for cluster %s", node.address, other, *r.cluster.Load()),
 	}
 }

@@ -117,8 +117,8 @@ func (c *Client) Do(ctx context.Context, id Identity, run func(context.Context, 
 
 // record commits what is as near to the response as the coordinator takes: that it was
 // done must be recorded. Where the response was refused although an earlier delivery of it
-// may have been recorded, a conflict with what is committed in its place says no more than
-// that: the error is still that nobody knows.
+// may have been recorded, a failure of what is committed in its place, such as a conflict
+// with it, says no more than that: the error is still that nobody knows.
 func (r *Reservation) record(ctx context.Context, response Response, cfg commitConfig) (err error) {
 	var doubt error
 	refused := func(err error) bool {
@@ -129,7 +129,7 @@ func (r *Reservation) record(ctx context.Context, response Response, cfg commitC
 		return no
 	}
 	defer func() {
-		if doubt != nil && errors.Is(err, ErrConflict) {
+		if doubt != nil && err != nil {
 			err = doubt
 		}
 	}()

@@ -64,9 +64,8 @@ func (c *control) newBenchRun(name string, f *benchFlags, options []client.DialO
 	for _, call := range benchCalls {
 		b.taken[call] = &histogram{}
 	}
-	dialed, err := client.Dial(c.endpoints, append([]client.DialOption{
-		client.WithInsecure(), client.WithDialer(b.words.dial), client.WithCallTimeout(c.timeout),
-	}, options...)...)
+	dialed, err := client.Dial(c.endpoints, append(
+		c.dialOptions(client.WithDialer(b.words.dial), client.WithCallTimeout(c.timeout)), options...)...)
 	if err != nil {
 		return nil, usagef("--endpoints: %v", err)
 	}

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
@@ -51,6 +52,7 @@ func (c *control) connect(i int) (*connection, error) {
 		opened, err := grpc.NewClient("passthrough:///"+made.endpoint,
 			grpc.WithContextDialer(made.dial),
 			grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithUnaryInterceptor(c.naming),
 			grpc.WithNoProxy(), // nodes are named as they are reached
 			grpc.WithDisableServiceConfig(),
 			grpc.WithDisableRetry(), // what is sent again is decided in call
@@ -69,6 +71,20 @@ func (c *control) connect(i int) (*connection, error) {
 		c.connections[i] = made
 	}
 	return c.connections[i], nil
+}
+
+// clusterKey is the metadata in which a call names the cluster that it is for. A node of
+// another one refuses the call, and names its own in a header.
+const clusterKey = "coordinator-cluster"
+
+// naming names the cluster that was given, if one was.
+func (c *control) naming(
+	ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption,
+) error {
+	if c.cluster != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, clusterKey, c.cluster)
+	}
+	return invoke(ctx, method, request, reply, conn, options...)
 }
 
 // dial connects, and keeps in mind why that failed: what gRPC makes of it is not for

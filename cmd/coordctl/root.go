@@ -20,6 +20,8 @@ const (
 	endpointsVariable = environmentPrefix + "ENDPOINTS"
 	endpointsFlag     = "endpoints"
 	endpointsDefault  = "127.0.0.1:7420"
+	clusterVariable   = environmentPrefix + "CLUSTER"
+	clusterFlag       = "cluster"
 	timeoutDefault    = 5 * time.Second
 )
 
@@ -61,6 +63,7 @@ type control struct {
 	arguments []string
 
 	endpoints []string
+	cluster   string // its id; "": whichever answers
 	output    string
 	timeout   time.Duration
 	// exitOffset is what is added to the exit code of a failure; see [exitOfRun].
@@ -101,6 +104,8 @@ func (c *control) root() *cobra.Command {
 	flags := root.PersistentFlags()
 	flags.StringSliceVar(&c.endpoints, endpointsFlag, strings.Split(endpoints, ","),
 		"client addresses of nodes, host:port,…; "+endpointsVariable+" sets the default")
+	flags.StringVar(&c.cluster, clusterFlag, environment.Lookup(c.environment, clusterVariable),
+		"id of the cluster that they are of, as status shows it: no other one is asked for anything; "+clusterVariable+" sets the default")
 	flags.StringVarP(&c.output, "output", "o", "table", "how to show results: table or json")
 	flags.DurationVar(&c.timeout, "timeout", timeoutDefault,
 		"how long to try; a reserve with --wait has that on top; a listing has it for each page, bench for each call")
@@ -208,7 +213,7 @@ func unknownFlag(command *cobra.Command, written string) error {
 
 // check looks at the environment and at the flags that all commands have.
 func (c *control) check(command *cobra.Command) error {
-	if err := environment.Check(c.environment, environmentPrefix, []string{endpointsVariable}); err != nil {
+	if err := environment.Check(c.environment, environmentPrefix, []string{endpointsVariable, clusterVariable}); err != nil {
 		return usageError{text: err.Error()}
 	}
 	if c.output != "table" && c.output != "json" {
@@ -227,17 +232,37 @@ func (c *control) check(command *cobra.Command) error {
 	if len(c.endpoints) == 0 {
 		return usagef("%s names no node", from)
 	}
-	return c.checkEndpoints(from)
+	// The client connects to nothing before a call, and is the one that knows what can be an
+	// endpoint, and a cluster.
+	if err := checkDial(c.endpoints, client.WithInsecure()); err != nil {
+		return usagef("%s: %s", from, err)
+	}
+	if err := checkDial(c.endpoints, c.dialOptions()...); err != nil {
+		from := "--" + clusterFlag
+		if !command.Flags().Changed(clusterFlag) {
+			from = clusterVariable
+		}
+		return usagef("%s: %s", from, err)
+	}
+	return nil
 }
 
-// checkEndpoints asks the client, which connects to nothing before a call: it is the one that
-// knows what can be an endpoint.
-func (c *control) checkEndpoints(from string) error {
-	dialed, err := client.Dial(c.endpoints, client.WithInsecure())
+// checkDial returns what the client has to say against its arguments.
+func checkDial(endpoints []string, options ...client.DialOption) error {
+	dialed, err := client.Dial(endpoints, options...)
 	if err != nil {
-		return usagef("%s: %s", from, strings.TrimPrefix(err.Error(), "client: "))
+		return errors.New(strings.TrimPrefix(err.Error(), "client: "))
 	}
 	return dialed.Close()
+}
+
+// dialOptions are those of a client of the cluster.
+func (c *control) dialOptions(more ...client.DialOption) []client.DialOption {
+	options := []client.DialOption{client.WithInsecure()}
+	if c.cluster != "" {
+		options = append(options, client.WithCluster(c.cluster))
+	}
+	return append(options, more...)
 }
 
 // once makes each flag that takes one value refuse a second: the last of two

@@ -85,8 +85,8 @@ func (r *runner) run(ctx context.Context) error {
 	defer signal.Stop(r.signals)
 
 	var err error
-	r.client, err = client.Dial(r.endpoints, client.WithInsecure(), client.WithDialer(r.dial),
-		client.WithCallTimeout(r.timeout), client.WithSettleTimeout(r.flags.settle))
+	r.client, err = client.Dial(r.endpoints, r.dialOptions(client.WithDialer(r.dial),
+		client.WithCallTimeout(r.timeout), client.WithSettleTimeout(r.flags.settle))...)
 	if err != nil {
 		return usagef("--endpoints: %v", err)
 	}

@@ -1,9 +1,15 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"slices"
+	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/internal/reason"
@@ -25,7 +31,8 @@ func (c *control) status() *cobra.Command {
 		Use:   "status",
 		Short: "Show whether the cluster is well, as the answering node sees it",
 		Long: `Show whether the cluster is well, as the answering node sees it. The exit code is 0
-if it is, and 11 if it is not: the result then names the problems. No answer at all is 8.`,
+if it is, and 11 if it is not: the result then names the problems, among them an endpoint
+at which another cluster answers. No answer at all is 8.`,
 		Args: noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			answer, err := callAdmin(command.Context(), c, c.timeout,
@@ -39,6 +46,9 @@ if it is, and 11 if it is not: the result then names the problems. No answer at 
 				Healthy: answer.GetHealthy(), Problems: append([]string{}, answer.GetProblems()...),
 				Members: showMembers(answer.GetMembers()),
 			}
+			if others := c.otherClusters(command.Context(), shown.ClusterID); len(others) > 0 {
+				shown.Healthy, shown.Problems = false, append(shown.Problems, others...)
+			}
 			code := reason.ExitDone
 			if !shown.Healthy {
 				code = reason.ExitUnhealthy
@@ -46,6 +56,35 @@ if it is, and 11 if it is not: the result then names the problems. No answer at 
 			return outcome(c.show(shown, statusRows(shown)), code)
 		},
 	}
+}
+
+// othersWithin is how long the other endpoints have to say that they are of another cluster,
+// which they do before they ask anybody.
+const othersWithin = time.Second
+
+// otherClusters says which endpoints are of another cluster than the one that has answered.
+// Those that do not answer in time are the cluster's own business.
+func (c *control) otherClusters(ctx context.Context, id string) (problems []string) {
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, clusterKey, id), othersWithin)
+	defer cancel()
+	found := make([]string, len(c.endpoints))
+	var asking sync.WaitGroup
+	for i := range c.endpoints {
+		connection, err := c.connect(i)
+		if err != nil {
+			continue // as no call would come through
+		}
+		asking.Go(func() {
+			var header metadata.MD
+			_, _ = connection.admin.ClusterStatus(ctx, &coordinatorv1.ClusterStatusRequest{}, grpc.Header(&header))
+			if told := header.Get(clusterKey); len(told) == 1 && told[0] != "" && told[0] != id {
+				found[i] = fmt.Sprintf("At %s another cluster answers, %s: what is done in one is granted in the other once more.",
+					connection.endpoint, told[0])
+			}
+		})
+	}
+	asking.Wait()
+	return slices.DeleteFunc(found, func(problem string) bool { return problem == "" })
 }
 
 func statusRows(s statusJSON) [][]string {

@@ -55,7 +55,7 @@ func believe(current uint64, request any) error {
 // on, or are not of a kind that is written today.
 func believeEntries(request *raft.AppendEntriesRequest) error {
 	for i, entry := range request.Entries {
-		at, from := request.PrevLogEntry+1+uint64(i), request.PrevLogTerm //nolint:gosec // an index is no negative number
+		at, from := request.PrevLogEntry+1+uint64(i), request.PrevLogTerm
 		if i > 0 {
 			from = request.Entries[i-1].Term
 		}

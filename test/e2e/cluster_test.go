@@ -81,6 +81,10 @@ func TestAClientIsToldItsCluster(t *testing.T) {
 		must(t, owned.Commit(t.Context(), client.Response{Code: 200}))
 		must(t, c.Close())
 	}
+	result, err := programs.Control(time.Minute, append(own.Endpoints(), other.Endpoints()...), "status")
+	if must(t, err); result.Code != 11 || !strings.Contains(result.Stdout, "At "+other.Endpoints()[0]+" another cluster answers") {
+		t.Errorf("status with the endpoints of two clusters ended with %d: %s%s", result.Code, result.Stdout, result.Stderr)
+	}
 	c, err := client.Dial(other.Endpoints(), client.WithCluster(id), client.WithCallTimeout(time.Second))
 	must(t, err)
 	defer c.Close()

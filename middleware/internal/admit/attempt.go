@@ -256,7 +256,7 @@ func (a *Attempt) commit(response client.Response) *refusal.Refusal {
 			// That it was done must be recorded, if not what it answered.
 			refused := err
 			err = a.reservation.Commit(ctx, Omitted(response.Code, int64(len(response.Body))), options...)
-			if errors.Is(err, client.ErrConflict) && errors.Is(refused, client.ErrUnknown) {
+			if err != nil && errors.Is(refused, client.ErrUnknown) {
 				return refused // it may be the response itself that was recorded before it was refused
 			}
 		}
