@@ -33,7 +33,7 @@
 //	                   snapshots     Persist, then cuts the log
 //	                   two for each follower while leading: entries, heartbeats
 //	of its transport   accept loop, one for each incoming connection
-//	of the WAL         rotation
+//	of the WAL         rotation, which the append that seals a segment waits for
 //	of the store       flusher
 //
 // [Group.Close] ends all of them, in this order: waits for changes under way; raft is

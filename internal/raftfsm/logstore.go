@@ -105,11 +105,11 @@ type walLog struct {
 	endFile *endFile
 	ahead   func(before store.Position, entries []*raft.Log)
 
-	// end is the log's. Raft appends and cuts the end off in one goroutine; it cuts the
-	// beginning in another, which changes nothing here.
+	// mu is held by whoever changes the log, until all of it has been done. Raft appends and
+	// cuts the end off in one goroutine; it cuts the beginning in another.
 	mu     sync.Mutex
-	end    chainEnd
-	term   uint64 // of the end; 0 where that is not known
+	end    chainEnd // the log's
+	term   uint64   // of the end; 0 where that is not known
 	recent recentEntries
 }
 
@@ -191,24 +191,28 @@ func (l *walLog) StoreLogs(logs []*raft.Log) error {
 		l.ahead(store.Position{Index: l.end.index, Term: l.term}, linked)
 	}
 	if err := l.WAL.StoreLogs(stored); err != nil {
-		return l.because(err)
+		return err
 	}
 	l.end, l.term = end, logs[len(logs)-1].Term
 	l.recent.add(linked)
-	return l.endFile.write(end)
+	return errors.Join(l.endFile.write(end), l.rotation())
 }
 
-// because adds why the WAL is sealed and stays so: it begins its next segment in a
-// goroutine of its own, and only logs what goes wrong there.
-func (l *walLog) because(err error) error {
-	if !errors.Is(err, wal.ErrSealed) {
-		return err
-	}
-	return errors.Join(l.meta.failure(), l.files.failure(), err)
+// rotation waits until the next segment has been begun, where the latest append has sealed
+// the one before, and returns why that failed. The WAL begins it in a goroutine of its own,
+// for which only its next append waits, and only logs what goes wrong there.
+//
+// A cut in between would begin a segment as well, which would then, empty as it is, be sealed
+// in place of the full one: a log that takes no more entries, and is not opened again.
+func (l *walLog) rotation() error {
+	_ = l.WAL.StoreLog(&raft.Log{}) // it waits, and is refused: no log goes on with entry 0
+	return errors.Join(l.meta.failure(), l.files.failure())
 }
 
 // DeleteRange implements raft.LogStore.
 func (l *walLog) DeleteRange(first, last uint64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	end, err := l.LastIndex()
 	if err != nil {
 		return err
@@ -222,7 +226,8 @@ func (l *walLog) DeleteRange(first, last uint64) error {
 	return l.WAL.DeleteRange(first, last)
 }
 
-// cutBack notes the end that the log will have without the entries from one on.
+// cutBack notes the end that the log will have without the entries from one on. l.mu is
+// held.
 func (l *walLog) cutBack(from uint64) error {
 	first, err := l.FirstIndex()
 	if err != nil {
@@ -236,8 +241,6 @@ func (l *walLog) cutBack(from uint64) error {
 		}
 		left = chainEnd{index: from - 1, hash: at.hash}
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.end, l.term = left, 0
 	return l.endFile.lower(left)
 }
@@ -291,6 +294,8 @@ func (l *walLog) GetUint64(key []byte) (uint64, error) {
 
 // Close closes log, metadata and the file that remembers the end.
 func (l *walLog) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	return errors.Join(l.WAL.Close(), l.meta.Close(), l.endFile.close())
 }
 

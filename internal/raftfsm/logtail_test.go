@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/hashicorp/raft"
-	wal "github.com/hashicorp/raft-wal"
 	"github.com/hashicorp/raft-wal/metadb"
 )
 
@@ -63,17 +62,21 @@ func closeTestLog(t *testing.T, log durableLog) {
 	}
 }
 
-// goesOn opens the log twice and appends to it each time, and reads all of it.
-func goesOn(t *testing.T, dir string, last uint64) {
+// goesOn opens the log twice and appends to it each time, and reads all of it. An empty one
+// begins with entry 1.
+func goesOn(t *testing.T, dir string, first, last uint64) {
 	t.Helper()
 	for range 2 {
 		log := openTestLog(t, dir)
+		if got, err := log.FirstIndex(); got != first || err != nil {
+			t.Fatalf("the log begins at %d, %v, want %d", got, err, first)
+		}
 		if got, err := log.LastIndex(); got != last || err != nil {
 			t.Fatalf("the log ends at %d, %v, want %d", got, err, last)
 		}
-		last++
+		first, last = max(first, 1), last+1
 		storeBatch(t, log, testBatch(last, 1, 100))
-		for index := uint64(1); index <= last; index++ {
+		for index := first; index <= last; index++ {
 			var entry raft.Log
 			if err := log.GetLog(index, &entry); err != nil {
 				t.Fatalf("entry %d: %v", index, err)
@@ -109,6 +112,100 @@ func sealedSegment(t *testing.T, dir string) (index, end []byte, before, last ui
 	return index, end, before, last
 }
 
+// perSegment is how many entries of fillSegment a segment holds.
+const perSegment = 64
+
+// fillSegment seals a segment that is empty with one append, of the entries from one on.
+func fillSegment(t *testing.T, log durableLog, first uint64) {
+	t.Helper()
+	storeBatch(t, log, testBatch(first, perSegment, segmentBytes/perSegment))
+}
+
+// An append that seals a segment returns when the next one has been begun.
+func TestTheAppendThatSealsBeginsTheNextSegment(t *testing.T) {
+	dir := t.TempDir()
+	log := openTestLog(t, dir)
+	defer closeTestLog(t, log)
+	for full := range 4 {
+		fillSegment(t, log, uint64(full*perSegment)+1)
+		if segments := segmentsOf(t, dir); len(segments) != full+2 {
+			t.Errorf("%d segments are full, and these are there: %q", full+1, segments)
+		}
+	}
+}
+
+// Whatever is cut off right behind an append that seals a segment, the log goes on and is
+// opened again.
+func TestACutRightBehindTheAppendThatSeals(t *testing.T) {
+	const last = perSegment
+	for name, test := range map[string]struct {
+		from, to    uint64
+		first, next uint64 // the log's first entry after that, and the one that is appended
+	}{
+		"the end, by a leader that overrules it": {from: last - 3, to: last, first: 1, next: last - 3},
+		"the beginning, which is in the state":   {from: 1, to: last - 4, first: last - 3, next: last + 1},
+		"all of it, under an installed state":    {from: 1, to: last, first: last + 1, next: last + 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			log := openTestLog(t, dir)
+			fillSegment(t, log, 1)
+			cut := log.DeleteRange(test.from, test.to)
+			stored := log.StoreLogs(testBatch(test.next, 1, 100))
+			if err := errors.Join(cut, stored, log.Close()); err != nil {
+				t.Error(err)
+			}
+			goesOn(t, dir, test.first, test.next)
+		})
+	}
+}
+
+// A log that is closed right behind an append that seals a segment has begun the next one.
+func TestClosedRightBehindTheAppendThatSeals(t *testing.T) {
+	dir := t.TempDir()
+	log := openTestLog(t, dir)
+	fillSegment(t, log, 1)
+	closeTestLog(t, log)
+	if segments := segmentsOf(t, dir); len(segments) != 2 {
+		t.Errorf("segments %q", segments)
+	}
+	goesOn(t, dir, 1, perSegment)
+}
+
+// A segment that cannot be begun for want of an answer of the disk is an append that does not
+// return, of which the watchdog tells, and whatever else is to change the log waits for it.
+func TestANextSegmentThatHangs(t *testing.T) {
+	dir := t.TempDir()
+	reached, answered := make(chan struct{}), make(chan struct{})
+	begun := 0
+	log, _, err := openWAL(dir, logOpening{logger: newSlogAdapter(discard()), rotated: func() {
+		if begun++; begun == 2 { // the first one is the log's own
+			close(reached)
+			<-answered
+		}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &watchdog{calls: make(map[*diskCall]struct{})}
+	l := &logStore{log: log, watchdog: w, fatal: func(err error) { t.Error(err) }, applied: func() (index, installed uint64) { return 0, 0 }}
+	results := make(chan error, 2)
+	go func() { results <- l.StoreLogs(testBatch(1, perSegment, segmentBytes/perSegment)) }()
+	<-reached
+	go func() { results <- l.DeleteRange(perSegment, perSegment) }()
+	for range watchTicksMax - 1 {
+		w.tick()
+	}
+	if name, hung := w.tick(); !hung || name != "an append to the log" {
+		t.Errorf("hung %t: %q", hung, name)
+	}
+	close(answered)
+	if err := errors.Join(<-results, <-results, l.close()); err != nil {
+		t.Error(err)
+	}
+	goesOn(t, dir, 1, perSegment-1)
+}
+
 // A crash between the batch that seals a segment and the note of it in the index leaves a
 // log that goes on.
 func TestSealedSegmentThatTheIndexDoesNotKnow(t *testing.T) {
@@ -116,7 +213,7 @@ func TestSealedSegmentThatTheIndexDoesNotKnow(t *testing.T) {
 	index, end, _, last := sealedSegment(t, dir)
 	writeTestFile(t, filepath.Join(dir, metadb.FileName), index)
 	writeTestFile(t, filepath.Join(dir, endName), end)
-	goesOn(t, dir, last)
+	goesOn(t, dir, 1, last)
 	if segments := segmentsOf(t, dir); len(segments) != 2 {
 		t.Errorf("segments %q", segments)
 	}
@@ -134,7 +231,7 @@ func TestTornBatchThatWouldHaveSealed(t *testing.T) {
 	torn := scanTail(content).end - 200<<10 // within the last entries; index and commit are there
 	clear(content[torn : torn+512])
 	writeTestFile(t, segment, content)
-	goesOn(t, dir, before)
+	goesOn(t, dir, 1, before)
 }
 
 // What a torn batch leaves behind a later one is not taken for a part of the log.
@@ -158,7 +255,7 @@ func TestTornBatchLeavesNothingBehind(t *testing.T) {
 			tear(content[from:scanTail(content).end])
 			writeTestFile(t, segment, content)
 			writeTestFile(t, filepath.Join(dir, endName), end)
-			goesOn(t, dir, 5)
+			goesOn(t, dir, 1, 5)
 			content = readTestFile(t, segment)
 			if rest := content[scanTail(content).end:]; bytes.ContainsFunc(rest, func(r rune) bool { return r != 0 }) {
 				t.Error("something is left behind the end of the log")
@@ -185,7 +282,8 @@ func TestDamagedEndIsNotWiped(t *testing.T) {
 	}
 }
 
-// Why the WAL cannot begin its next segment is told by whoever appends after that.
+// Why the WAL cannot begin its next segment is told by the append that seals the one before.
+// What was appended is there all the same.
 func TestWhyTheNextSegmentIsMissing(t *testing.T) {
 	dir := t.TempDir()
 	log := openTestLog(t, dir)
@@ -193,11 +291,10 @@ func TestWhyTheNextSegmentIsMissing(t *testing.T) {
 	if err := log.(*walLog).meta.Close(); err != nil { // so that no change of it succeeds
 		t.Fatal(err)
 	}
-	var err error
-	for next := uint64(1); err == nil && next < 200; next++ {
-		err = log.StoreLogs(testBatch(next, 1, 128<<10))
-	}
-	if !errors.Is(err, wal.ErrSealed) || !errors.Is(err, metadb.ErrUnintialized) {
+	if err := log.StoreLogs(testBatch(1, perSegment, segmentBytes/perSegment)); !errors.Is(err, metadb.ErrUnintialized) {
 		t.Errorf("%v does not say why", err)
+	}
+	if last, err := log.LastIndex(); last != perSegment || err != nil {
+		t.Errorf("the log ends at %d, %v, want %d", last, err, perSegment)
 	}
 }
