@@ -2,6 +2,7 @@ package raftfsm
 
 import (
 	"errors"
+	"log/slog"
 	"os"
 	"slices"
 	"sync"
@@ -32,7 +33,8 @@ const blockBufferMax = 2 * zeroBytes
 // long as a disk writes sectors as a whole, nothing that was durable is at risk. Readers
 // go through the page cache, from which the kernel drops what is written past it.
 type blockWriter struct {
-	open func(path string, direct bool) (*os.File, error) // openBlocks, but for tests
+	open   func(path string, direct bool) (*os.File, error) // openBlocks, but for tests
+	logger *slog.Logger
 
 	mu     sync.Mutex
 	path   string   // of the segment that was written last; "" for none
@@ -46,7 +48,9 @@ type blockWriter struct {
 // unknownEnd is an end at which no write begins.
 const unknownEnd = -1
 
-func newBlockWriter() *blockWriter { return &blockWriter{open: openBlocks, end: unknownEnd} }
+func newBlockWriter(logger *slog.Logger) *blockWriter {
+	return &blockWriter{open: openBlocks, logger: logger, end: unknownEnd}
+}
 
 // writeAt makes src durable in a segment, and returns up to where it has written. Unless
 // the latest write ended at the offset, it reads what the first block begins with.
@@ -58,6 +62,7 @@ func (w *blockWriter) writeAt(segment *os.File, src []byte, offset int64) (until
 		return until, err
 	}
 	w.cached = true // nothing will ever be written in the other way
+	w.logger.Info("writing the log through the page cache, since the file system takes no writes past it", "path", segment.Name(), "error", err)
 	if err := w.release(); err != nil {
 		return 0, err
 	}

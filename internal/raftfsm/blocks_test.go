@@ -3,9 +3,11 @@ package raftfsm
 import (
 	"bytes"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -14,14 +16,14 @@ import (
 
 // waysToWrite are those that a file system may take.
 var waysToWrite = map[string]func(t *testing.T) *blockWriter{
-	"past the page cache": func(*testing.T) *blockWriter { return newBlockWriter() },
+	"past the page cache": func(*testing.T) *blockWriter { return newBlockWriter(discard()) },
 	"through the page cache": func(*testing.T) *blockWriter {
-		w := newBlockWriter()
+		w := newBlockWriter(discard())
 		w.cached = true
 		return w
 	},
 	"past the page cache is not opened": func(t *testing.T) *blockWriter {
-		w := newBlockWriter()
+		w := newBlockWriter(discard())
 		refused := false
 		w.open = func(path string, direct bool) (*os.File, error) {
 			if direct {
@@ -36,7 +38,7 @@ var waysToWrite = map[string]func(t *testing.T) *blockWriter{
 		return w
 	},
 	"past the page cache is not written": func(*testing.T) *blockWriter {
-		w := newBlockWriter()
+		w := newBlockWriter(discard())
 		// A kernel that asks for aligned memory refuses this buffer; others write it.
 		w.buffer = blocksInMemory(blockBufferMax + blockBytes)[1 : blockBufferMax+1]
 		return w
@@ -129,12 +131,37 @@ func compareSegment(t *testing.T, file *os.File, want []byte, until int64) {
 	}
 }
 
+// TestTheTurnToThePageCacheIsTold: once, with the file and with what was refused.
+func TestTheTurnToThePageCacheIsTold(t *testing.T) {
+	var told bytes.Buffer
+	w := waysToWrite["past the page cache is not opened"](t)
+	w.logger = slog.New(slog.NewTextHandler(&told, nil))
+	dir := t.TempDir()
+	for _, name := range []string{"first", "second"} {
+		file := newSegmentFile(t, filepath.Join(dir, name))
+		for at := range int64(2) {
+			_, err := w.writeAt(file, []byte("x"), at)
+			must(t, err)
+		}
+		must(t, errors.Join(w.close(file.Name()), file.Close()))
+	}
+	line := told.String()
+	if strings.Count(line, "\n") != 1 {
+		t.Errorf("%q is not one line", line)
+	}
+	for _, part := range []string{"level=INFO", "path=" + filepath.Join(dir, "first"), anyRefusal(t).Error()} {
+		if !strings.Contains(line, part) {
+			t.Errorf("%q does not say %q", line, part)
+		}
+	}
+}
+
 // TestReadersSeeWhatWasWritten: who reads through the page cache finds everything whose
 // write has returned, however often the same blocks are read meanwhile.
 func TestReadersSeeWhatWasWritten(t *testing.T) {
 	file := newSegmentFile(t, filepath.Join(t.TempDir(), "segment"))
 	defer file.Close()
-	w := newBlockWriter()
+	w := newBlockWriter(discard())
 	content := make([]byte, 0, 2<<20)
 	for i := range cap(content) {
 		content = append(content, byte(1+i%251))
@@ -183,7 +210,7 @@ func TestReadersSeeWhatWasWritten(t *testing.T) {
 func TestBlocksThatCannotBeWritten(t *testing.T) {
 	file := newSegmentFile(t, filepath.Join(t.TempDir(), "segment"))
 	defer file.Close()
-	w := newBlockWriter()
+	w := newBlockWriter(discard())
 	broken := true
 	w.open = func(path string, direct bool) (*os.File, error) {
 		if broken {

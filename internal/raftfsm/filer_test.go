@@ -7,14 +7,13 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	"github.com/hashicorp/raft-wal/types"
 )
 
 func openTestLog(t *testing.T, dir string) durableLog {
 	t.Helper()
-	log, _, err := openWAL(dir, logOpening{logger: hclog.NewNullLogger(), rotated: func() {}})
+	log, _, err := openWAL(dir, logOpening{logger: newSlogAdapter(discard()), rotated: func() {}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +98,7 @@ func TestLogThatWasCutAndDamagedIsRefused(t *testing.T) {
 	if err := file.Close(); err != nil {
 		t.Fatal(err)
 	}
-	opened, _, err := openWAL(dir, logOpening{logger: hclog.NewNullLogger(), rotated: func() {}})
+	opened, _, err := openWAL(dir, logOpening{logger: newSlogAdapter(discard()), rotated: func() {}})
 	if !errors.Is(err, types.ErrCorrupt) {
 		t.Errorf("got %v, %v", opened, err)
 	}

@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
 	"github.com/hashicorp/raft-wal/metadb"
@@ -34,7 +33,7 @@ type durableLog interface {
 
 // logOpening is what an opened log needs of its group.
 type logOpening struct {
-	logger  hclog.Logger
+	logger  *slogAdapter
 	rotated func() // a segment has been created; it must not block
 	there   bool   // there was a log before, so it must still be there
 	// ahead is told of entries that this replica makes as the leader, before they are
@@ -56,7 +55,7 @@ func openWAL(dir string, open logOpening) (opened durableLog, files *segmentFile
 			opened, files, err = nil, nil, fmt.Errorf("log %s is damaged: what reads it makes no sense of it (%v)", dir, recovered)
 		}
 	}()
-	files = newSegmentFiles(open.rotated)
+	files = newSegmentFiles(open.rotated, open.logger.logger)
 	meta := &logIndex{}
 	if err := settleTail(dir, meta); err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("log %s: %w", dir, err), meta.Close())

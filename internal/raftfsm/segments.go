@@ -3,6 +3,7 @@ package raftfsm
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
@@ -29,8 +30,8 @@ type segmentFiles struct {
 
 var _ types.VFS = (*segmentFiles)(nil)
 
-func newSegmentFiles(rotated func()) *segmentFiles {
-	return &segmentFiles{rotated: rotated, writer: newBlockWriter(), sizes: make(map[string]int64)}
+func newSegmentFiles(rotated func(), logger *slog.Logger) *segmentFiles {
+	return &segmentFiles{rotated: rotated, writer: newBlockWriter(logger), sizes: make(map[string]int64)}
 }
 
 // total returns the bytes that the segments take.
