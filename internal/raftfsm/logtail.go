@@ -81,6 +81,9 @@ func settleTail(dir string, meta *logIndex) error {
 		return err
 	}
 	last := &state.Segments[len(state.Segments)-1]
+	if err := checkOrder(state.Segments); err != nil {
+		return err
+	}
 	if !last.SealTime.IsZero() {
 		return nil
 	}
@@ -114,6 +117,19 @@ func settleTail(dir string, meta *logIndex) error {
 	state.NextSegmentID++
 	state.Segments = append(state.Segments, next)
 	return meta.CommitState(state)
+}
+
+// checkOrder sees that only the last segment may be appended to, which the WAL would refuse
+// without a word of what to do.
+func checkOrder(segments []types.SegmentInfo) error {
+	for i, info := range segments[:len(segments)-1] {
+		if info.SealTime.IsZero() {
+			return fmt.Errorf("its index has %s, which is not sealed, before %s: an older version of this program could leave it so "+
+				"where the log's end was cut off just as a segment had become full, and what the log held is not known any more. "+
+				"Replace the node (an empty directory, and `coordctl members replace`)", segment.FileName(info), segment.FileName(segments[i+1]))
+		}
+	}
+	return nil
 }
 
 // notedEnd returns the last entry that the file of the end knows of, 0 where there is no

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/hashicorp/raft"
@@ -279,6 +280,32 @@ func TestDamagedEndIsNotWiped(t *testing.T) {
 	}
 	if !bytes.Equal(readTestFile(t, segment), content) {
 		t.Error("the segment was changed")
+	}
+}
+
+// An index that has a segment to append to before others is refused, with what to do: a cut
+// that came before the beginning of a segment has left it so.
+func TestASegmentToAppendToBeforeOthers(t *testing.T) {
+	dir := t.TempDir()
+	log := openTestLog(t, dir)
+	fillSegment(t, log, 1)
+	meta := log.(*walLog).meta
+	state, err := meta.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state.Segments[0].SealTime, state.Segments[1].SealTime = state.Segments[1].SealTime, state.Segments[0].SealTime
+	if err := errors.Join(meta.CommitState(state), log.Close()); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = openWAL(dir, logOpening{logger: newSlogAdapter(discard()), rotated: func() {}, there: true})
+	if err == nil {
+		t.Fatal("it was opened")
+	}
+	for _, said := range []string{"log " + dir, filepath.Base(segmentsOf(t, dir)[0]), "`coordctl members replace`"} {
+		if !strings.Contains(err.Error(), said) {
+			t.Errorf("%q does not say %q", err, said)
+		}
 	}
 }
 
