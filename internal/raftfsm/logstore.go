@@ -110,6 +110,9 @@ type walLog struct {
 	end    chainEnd // the log's
 	term   uint64   // of the end; 0 where that is not known
 	recent recentEntries
+
+	// cuts is held for reading by whoever reads an entry: a cut closes segments.
+	cuts sync.RWMutex
 }
 
 // chain takes up an opened WAL where it ends. It returns an error where that is not
@@ -222,6 +225,8 @@ func (l *walLog) DeleteRange(first, last uint64) error {
 		}
 	}
 	l.recent.clear()
+	l.cuts.Lock()
+	defer l.cuts.Unlock()
 	return l.WAL.DeleteRange(first, last)
 }
 
@@ -249,6 +254,8 @@ func (l *walLog) GetLog(index uint64, log *raft.Log) error {
 	if l.recent.get(index, log) {
 		return nil
 	}
+	l.cuts.RLock()
+	defer l.cuts.RUnlock()
 	if err := l.WAL.GetLog(index, log); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/hashicorp/raft"
@@ -323,5 +324,36 @@ func TestWhyTheNextSegmentIsMissing(t *testing.T) {
 	}
 	if last, err := log.LastIndex(); last != perSegment || err != nil {
 		t.Errorf("the log ends at %d, %v, want %d", last, err, perSegment)
+	}
+}
+
+// An entry that is read while the log is cut is read, or is gone. The WAL would close the
+// segment under whoever began to read it before the latest one was begun.
+func TestEntriesThatAreReadBesideACut(t *testing.T) {
+	const large = segmentBytes // it takes a while to read
+	log := openTestLog(t, t.TempDir())
+	defer closeTestLog(t, log)
+	storeBatch(t, log, testBatch(1, 1, large))
+	for index := uint64(1); index <= 5; index++ {
+		var reading sync.WaitGroup
+		for range 2 {
+			reading.Go(func() {
+				for {
+					err := log.GetLog(index, &raft.Log{})
+					if errors.Is(err, raft.ErrLogNotFound) {
+						return
+					}
+					if err != nil {
+						t.Errorf("entry %d: %v", index, err)
+						return
+					}
+				}
+			})
+		}
+		storeBatch(t, log, testBatch(index+1, 1, large))
+		if err := log.DeleteRange(index, index); err != nil {
+			t.Fatal(err)
+		}
+		reading.Wait()
 	}
 }
