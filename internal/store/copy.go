@@ -71,7 +71,7 @@ func temporary(path string) (string, error) {
 // pages, and full ones. The format, without which it is no state file, comes last.
 func (s *Store) copyTo(path string, c *Copy) (err error) {
 	target, err := createFile(path, fileOptions{
-		mapBytes: s.config.MapBytes, openFile: os.OpenFile, noSync: true, syncFreelist: true,
+		name: path, mapBytes: s.config.MapBytes, openFile: os.OpenFile, noSync: true, syncFreelist: true,
 	})
 	if err != nil {
 		return fileError(path, err)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
 )
 
 var (
@@ -74,6 +75,7 @@ func guard(do func() error) (err error) {
 
 // fileOptions say how a file is opened.
 type fileOptions struct {
+	name         string // that errors say: the one that the file is going to have
 	mapBytes     int64
 	openFile     func(string, int, os.FileMode) (*os.File, error)
 	noSync       bool // for a file that is nothing yet
@@ -95,8 +97,8 @@ func openFile(path string, o fileOptions) (*file, error) {
 		if err := CheckPages(handle); err != nil {
 			return nil, errors.Join(err, handle.Close())
 		}
-		f.handle = handle
-		return handle, nil
+		f.handle, err = named(handle, o.name)
+		return f.handle, err
 	}
 	if err := f.open(open, o); err != nil {
 		return nil, err
@@ -110,14 +112,31 @@ func createFile(path string, o fileOptions) (*file, error) {
 		return nil, err
 	}
 	f := &file{path: path}
-	open := func(name string, flag int, mode os.FileMode) (handle *os.File, err error) {
-		f.handle, err = o.openFile(name, flag|os.O_CREATE|os.O_EXCL, mode)
+	open := func(name string, flag int, mode os.FileMode) (*os.File, error) {
+		handle, err := o.openFile(name, flag|os.O_CREATE|os.O_EXCL, mode)
+		if err != nil {
+			return nil, err
+		}
+		f.handle, err = named(handle, o.name)
 		return f.handle, err
 	}
 	if err := f.open(open, o); err != nil {
 		return nil, err
 	}
 	return f, nil
+}
+
+// named returns a handle whose errors say the name. One keeps what it was opened under, for as
+// long as the process lasts, and the file is renamed once it is whole.
+func named(handle *os.File, name string) (*os.File, error) {
+	if handle.Name() == name {
+		return handle, nil
+	}
+	fd, err := unix.FcntlInt(handle.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, errors.Join(err, handle.Close())
+	}
+	return os.NewFile(uintptr(fd), name), handle.Close()
 }
 
 func (f *file) open(open func(string, int, os.FileMode) (*os.File, error), o fileOptions) error {

@@ -196,6 +196,32 @@ func TestOpenWaitsForNobodyElsesLock(t *testing.T) {
 	}
 }
 
+// A file that has been renamed is called by its name, in the process that renamed it too.
+func TestErrorsNameTheFileAsItIsCalled(t *testing.T) {
+	for name, prepare := range map[string]func(*testing.T, *Store){
+		"created":   func(*testing.T, *Store) {},
+		"installed": func(t *testing.T, s *Store) { must(t, s.Install(receive(t, s, t.TempDir()))) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := testConfig(t)
+			cfg.Fatal = nil
+			s, err := Open(cfg)
+			must(t, err)
+			update(t, s, testReserve(1))
+			prepare(t, s)
+			must(t, s.file.handle.Close())
+			update(t, s, testReserve(2))
+			err = s.Flush()
+			if path := (*os.PathError)(nil); !errors.As(err, &path) || path.Path != cfg.Path {
+				t.Errorf("error %v, want one of %s", err, cfg.Path)
+			}
+			if err := s.Close(); !errors.Is(err, ErrFailed) {
+				t.Errorf("close: %v", err)
+			}
+		})
+	}
+}
+
 func TestOpenRemovesLeftovers(t *testing.T) {
 	cfg := testConfig(t)
 	for _, name := range []string{cfg.Path + newSuffix, cfg.Path + copySuffix + "123"} {

@@ -46,7 +46,7 @@ func open(s *Store) (*Store, error) {
 }
 
 func (c Config) fileOptions() fileOptions {
-	return fileOptions{mapBytes: c.MapBytes, openFile: c.OpenFile}
+	return fileOptions{name: c.Path, mapBytes: c.MapBytes, openFile: c.OpenFile}
 }
 
 func openOrCreate(c Config) (*file, error) {

@@ -29,6 +29,13 @@ func testConfig(t testing.TB) Config {
 	}
 }
 
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func mustOpen(t testing.TB, cfg Config) *Store {
 	t.Helper()
 	s, err := Open(cfg)
