@@ -93,6 +93,10 @@ type Config struct {
 	// default; it is address space, not memory.
 	MapBytes int64
 
+	// Space is what copies of the state may take, and what the other stores of the node
+	// share. Nil: as much as they need.
+	Space *Space
+
 	// Fatal is called once, from a goroutine of the store or of a caller, after the
 	// store has failed. It must not call the store.
 	Fatal func(error)
@@ -136,6 +140,9 @@ func (c Config) WithDefaults() Config {
 	}
 	if c.MapBytes == 0 {
 		c.MapBytes = MapBytesDefault
+	}
+	if c.Space == nil {
+		c.Space = boundless()
 	}
 	if c.OpenFile == nil {
 		c.OpenFile = os.OpenFile

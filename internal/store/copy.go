@@ -37,25 +37,63 @@ const (
 // copyBytes is how much is written in one transaction of a copy.
 const copyBytes = 16 << 20
 
+// copyPagesMore is how many pages of a copy are of none of the state's: the list of free ones,
+// and what its last transactions wrote anew.
+const copyPagesMore = 16
+
 // Copy makes everything durable and returns a copy of it, in a temporary file next
 // to the state file. It takes as long as reading the state and writing it without
-// a sync; updates go on meanwhile.
+// a sync; updates go on meanwhile. One copy is made at a time of all states that
+// share the [Space], and none for which that has no room.
 func (s *Store) Copy() (*Copy, error) {
+	space := s.config.Space
+	select {
+	case space.copying <- struct{}{}:
+		defer func() { <-space.copying }()
+	case <-s.stop:
+		return nil, fileError(s.config.Path, ErrClosed)
+	}
 	if err := s.Flush(); err != nil {
 		return nil, err
 	}
-	path, err := temporary(s.config.Path)
-	if err != nil {
-		return nil, fileError(s.config.Path, err)
-	}
 	c := &Copy{}
-	if err := s.copyTo(path, c); err != nil {
-		return nil, errors.Join(err, os.Remove(path))
-	}
-	if err := c.open(path); err != nil {
-		return nil, fileError(path, errors.Join(err, os.Remove(path)))
+	err := s.long(func(tx *bolt.Tx, h head) error {
+		room := copyRoom(tx)
+		if err := space.Take(room); err != nil {
+			return fileError(s.config.Path, fmt.Errorf("no copy of it is made: %w", err))
+		}
+		defer space.Give(room)
+		return s.copy(tx, h, c)
+	})
+	if err != nil {
+		return nil, err
 	}
 	return c, nil
+}
+
+// copyRoom is what a copy of what the transaction sees takes at most, or a little more: it has
+// no free pages, and its pages are filled to fillPercent where here they may be full.
+func copyRoom(tx *bolt.Tx) int64 {
+	stats, page := tx.DB().Stats(), tx.DB().Info().PageSize
+	used := tx.Size() - int64(stats.FreePageN+stats.PendingPageN)*int64(page)
+	return int64(float64(used)/fillPercent) + copyPagesMore*int64(page)
+}
+
+// copy makes a copy of what the transaction sees in a new file.
+func (s *Store) copy(tx *bolt.Tx, h head, c *Copy) error {
+	path, err := temporary(s.config.Path)
+	if err != nil {
+		return fileError(s.config.Path, err)
+	}
+	c.Position, c.ConfigurationIndex, c.Configuration = h.applied, h.configurationIndex, h.configuration
+	err = s.copyTo(path, tx, h)
+	if err == nil {
+		err = c.open(path)
+	}
+	if err != nil {
+		return errors.Join(fileError(path, err), os.Remove(path))
+	}
+	return nil
 }
 
 // temporary returns the name of a new, empty file that the next Open removes.
@@ -69,27 +107,24 @@ func temporary(path string) (string, error) {
 
 // copyTo writes a new file record by record, in their order: so it has no free
 // pages, and full ones. The format, without which it is no state file, comes last.
-func (s *Store) copyTo(path string, c *Copy) (err error) {
+func (s *Store) copyTo(path string, tx *bolt.Tx, h head) (err error) {
 	target, err := createFile(path, fileOptions{
 		name: path, mapBytes: s.config.MapBytes, openFile: os.OpenFile, noSync: true, syncFreelist: true,
 	})
 	if err != nil {
-		return fileError(path, err)
+		return err
 	}
 	defer func() { err = errors.Join(err, target.close()) }()
-	return s.long(func(tx *bolt.Tx, h head) error {
-		c.Position, c.ConfigurationIndex, c.Configuration = h.applied, h.configurationIndex, h.configuration
-		for _, name := range [][]byte{recordsBucket, responsesBucket} {
-			w := bulkWriter{file: target, bucket: name}
-			if err := s.each(tx.Bucket(name), w.put); err != nil {
-				return errors.Join(err, w.abandon())
-			}
-			if err := w.end(); err != nil {
-				return err
-			}
+	for _, name := range [][]byte{recordsBucket, responsesBucket} {
+		w := bulkWriter{file: target, bucket: name}
+		if err := s.each(tx.Bucket(name), w.put); err != nil {
+			return errors.Join(err, w.abandon())
 		}
-		return target.format(s.config.Identification, &h)
-	})
+		if err := w.end(); err != nil {
+			return err
+		}
+	}
+	return target.format(s.config.Identification, &h)
 }
 
 // bulkWriter appends to a bucket in transactions of bounded size.
