@@ -51,10 +51,17 @@ func storeConfig(path string) store.Config {
 
 func newMachine(t tester, dir string) machine {
 	t.Helper()
+	return newMachineWithin(t, dir, nil)
+}
+
+// newMachineWithin is a machine whose disk has the space.
+func newMachineWithin(t tester, dir string, space *store.Space) machine {
+	t.Helper()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	cfg := storeConfig(filepath.Join(dir, stateName))
+	cfg.Space = space
 	fatals := &[]error{}
 	cfg.Fatal = func(err error) { *fatals = append(*fatals, err) }
 	state, err := store.Open(cfg)

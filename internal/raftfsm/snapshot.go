@@ -222,6 +222,7 @@ type sink struct {
 	meta  raft.SnapshotMeta
 	file  *os.File // nil until something is written
 	size  int64
+	room  int64 // taken for all of it; 0 until it is known how much that is
 	done  bool
 }
 
@@ -239,7 +240,7 @@ func (s *sink) Write(src []byte) (int, error) {
 		if err := s.store.wanted(&s.meta); err != nil {
 			return 0, err
 		}
-		file, err := os.OpenFile(filepath.Join(s.store.dir, s.name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		file, err := os.OpenFile(filepath.Join(s.store.dir, s.name), os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 		if err != nil {
 			return 0, err
 		}
@@ -247,7 +248,33 @@ func (s *sink) Write(src []byte) (int, error) {
 	}
 	n, err := s.file.Write(src)
 	s.size += int64(n)
-	return n, err
+	return n, errors.Join(err, s.takeRoom())
+}
+
+// takeRoom takes room for all that is being received as soon as it has said how much that is,
+// and returns an error where there is none: a disk that it would fill ends the node. What
+// is longer than it said has no room either.
+func (s *sink) takeRoom() error {
+	if s.room == 0 {
+		room, err := store.CopyBytes(s.file, s.size)
+		if err == nil {
+			err = s.store.store.Space().Take(room)
+		}
+		if err != nil {
+			return fmt.Errorf("the state that is sent is not received: %w", err)
+		}
+		s.room = room
+	}
+	if s.room > 0 && s.size > s.room {
+		return fmt.Errorf("the state that is sent is longer than the %d bytes that it said", s.room)
+	}
+	return nil
+}
+
+// end gives back what was taken.
+func (s *sink) end() {
+	s.done = true
+	s.store.store.Space().Give(s.room)
 }
 
 // Close implements [raft.SnapshotSink]: what was written is whole.
@@ -256,7 +283,7 @@ func (s *sink) Close() error {
 		s.done = true
 		return nil
 	}
-	s.done = true
+	defer s.end()
 	path := s.file.Name()
 	if err := errors.Join(s.file.Sync(), s.file.Close()); err != nil {
 		return errors.Join(err, os.Remove(path))
@@ -274,7 +301,7 @@ func (s *sink) Cancel() error {
 		s.done = true
 		return nil
 	}
-	s.done = true
+	defer s.end()
 	return errors.Join(s.file.Close(), os.Remove(s.file.Name()))
 }
 

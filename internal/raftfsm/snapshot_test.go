@@ -1,9 +1,11 @@
 package raftfsm
 
 import (
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -262,6 +264,66 @@ func TestALateSnapshotIsRefused(t *testing.T) {
 			t.Errorf("%s: left behind: %v", c.name, left)
 		}
 		to.close(t)
+	}
+}
+
+// A state is received where there is room for all of it, and refused as soon as its first
+// pages say that there is not.
+func TestAStateForWhichThereIsNoRoomIsRefused(t *testing.T) {
+	from := populated(t)
+	meta, source, err := from.snapshots.Open(stateID)
+	must(t, err)
+	content, err := io.ReadAll(source)
+	must(t, errors.Join(err, source.Close()))
+	const floor = 1 << 20
+	longer := append(slices.Clone(content), 0)
+	for _, test := range []struct {
+		name         string
+		content      []byte
+		free, others int64 // others is what is being written beside it
+		want         string
+	}{
+		{"a byte too few", content, floor + meta.Size - 1, 0, "1 bytes more are needed"},
+		{"a byte too few beside others", content, floor + meta.Size + 9, 10, "1 bytes more are needed"},
+		{"longer than it says", longer, 1 << 40, 0, "longer"},
+		{"zeros", make([]byte, 1<<26), 1 << 40, 0, "does not begin as one"},
+		{"just enough", content, floor + meta.Size, 0, ""},
+		{"just enough beside others", content, floor + meta.Size + 10, 10, ""},
+	} {
+		for _, chunk := range []int{1 << 10, 5000, 32 << 10, len(content)} {
+			free := int64(1 << 40)
+			space := store.NewSpace(func() (int64, error) { return free, nil }, floor)
+			to := newMachineWithin(t, t.TempDir(), space)
+			must(t, space.Take(test.others))
+			free = test.free
+			sink := createSink(t, to, meta.Index, meta.Term, meta.ConfigurationIndex)
+			written := 0
+			for piece := range slices.Chunk(test.content, chunk) {
+				var n int
+				n, err = sink.Write(piece)
+				if written += n; err != nil {
+					break
+				}
+			}
+			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+				t.Errorf("%s, by %d bytes: error %v after %d, want %q", test.name, chunk, err, written, test.want)
+			}
+			if strings.Contains(test.want, "needed") && written > 2*os.Getpagesize()+chunk {
+				t.Errorf("%s, by %d bytes: refused after %d", test.name, chunk, written)
+			}
+			if err == nil {
+				must(t, sink.Close())
+				must(t, restore(t, to, sink.ID()))
+			} else {
+				must(t, sink.Cancel())
+			}
+			if left := files(t, to.snapshots.dir); len(left) > 0 {
+				t.Errorf("%s: left behind: %v", test.name, left)
+			}
+			// What was taken for it has been given back.
+			must(t, space.Take(free-floor-test.others))
+			to.close(t)
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 
@@ -223,6 +224,24 @@ func appendTrailer(b []byte, content int64, checksum uint32) []byte {
 	b = append(b, trailerMark...)
 	b = binary.LittleEndian.AppendUint64(b, uint64(content))
 	return binary.LittleEndian.AppendUint32(b, checksum)
+}
+
+// CopyBytes returns how long a copy is of which some bytes have been received into a file: its
+// two meta pages say so, with which it begins. It is 0 as long as they have not come.
+func CopyBytes(file io.ReaderAt, received int64) (int64, error) {
+	meta, err := readMeta(file, received)
+	page := int64(boltPageBytesMax) // as long as it is not known
+	if err == nil {
+		page = meta.pageBytes
+	}
+	if received < 2*page {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	pages := min(meta.pages, uint64(math.MaxInt64/2/meta.pageBytes)) // no disk has as many
+	return int64(pages)*meta.pageBytes + int64(trailerBytes), nil
 }
 
 // takeTrailer checks a copy that has arrived against its trailer, and takes that

@@ -1,8 +1,11 @@
 package store
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -158,4 +161,33 @@ func TestOneCopyAtATime(t *testing.T) {
 		close(gate)
 		must(t, errors.Join(<-copied, <-copied, stores[0].Close(), stores[1].Close()))
 	})
+}
+
+// A copy says how long it is as soon as its meta pages are there.
+func TestACopySaysHowLongItIs(t *testing.T) {
+	content, _ := smallCopy(t)
+	metas := 2 * os.Getpagesize()
+	for received := range len(content) + 1 {
+		want := int64(0)
+		if received >= metas {
+			want = int64(len(content))
+		}
+		if got, err := CopyBytes(bytes.NewReader(content[:received]), int64(received)); got != want || err != nil {
+			t.Fatalf("after %d bytes: %d, error %v, want %d", received, got, err, want)
+		}
+	}
+	// What claims to be longer than any disk is no overflow.
+	for page := range 2 {
+		meta := content[page*os.Getpagesize()+boltHeaderBytes:][:boltMetaBytes]
+		binary.NativeEndian.PutUint64(meta[40:], math.MaxUint64)
+		sealMeta(meta)
+	}
+	got, err := CopyBytes(bytes.NewReader(content), int64(len(content)))
+	must(t, err)
+	for _, floor := range []int64{0, 1 << 20, math.MaxInt64} {
+		space := NewSpace(func() (int64, error) { return 1 << 50, nil }, floor)
+		if err := space.Take(got); !errors.Is(err, ErrNoSpace) {
+			t.Errorf("%d bytes above a floor of %d: error %v", got, floor, err)
+		}
+	}
 }

@@ -240,6 +240,9 @@ func (s *Store) InstalledAt() uint64 {
 // Gathered returns how many bytes are applied and not durable yet. It takes no lock.
 func (s *Store) Gathered() int64 { return s.gathered.Load() }
 
+// Space returns what the state shares with the others of its node.
+func (s *Store) Space() *Space { return s.config.Space }
+
 // Stats returns what the store says of itself. After the store has failed or closed
 // they are those of its end.
 func (s *Store) Stats() Stats {
