@@ -27,6 +27,7 @@ import (
 	"github.com/atmostonce/coordinator/internal/membership"
 	"github.com/atmostonce/coordinator/internal/peer"
 	"github.com/atmostonce/coordinator/internal/reason"
+	"github.com/atmostonce/coordinator/internal/store"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -619,6 +620,26 @@ func TestShortOfSpaceAmongOthers(t *testing.T) {
 		time.Sleep(6 * time.Second)
 		if n := leads(); n != 0 {
 			t.Errorf("six seconds after it was short of space it leads %d shards", n)
+		}
+	})
+}
+
+// What the copies of all states may take is what is above the floor.
+func TestStatesShareTheSpaceAboveTheFloor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.free = 1500
+		n := w.start("n1", func(c *Config) { c.Peers, c.FreeBytesMin = nil, 1000 })
+		w.serving()
+		space := func(shard int) *store.Space { return n.shards.router.Load().Replica(shard).Group().Store().Space() }
+		if err := space(0).Take(300); err != nil {
+			t.Error(err)
+		}
+		if err := space(1).Take(201); !errors.Is(err, store.ErrNoSpace) {
+			t.Errorf("more than there is: %v", err)
+		}
+		if err := space(2).Take(200); err != nil {
+			t.Error(err)
 		}
 	})
 }

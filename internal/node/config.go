@@ -63,8 +63,8 @@ type Config struct {
 	// BalanceEvery is the time between two looks at whether this node leads more than its
 	// share of the shards; each look hands over one at most. 0: never.
 	BalanceEvery time.Duration
-	// FreeBytesMin is the free space below which no new keys are taken, in bytes. 0: no
-	// floor.
+	// FreeBytesMin is the free space below which no new keys are taken, and no state is
+	// copied to be sent or received, in bytes. 0: no floor.
 	FreeBytesMin int64
 	// StreamsMax bounds the calls that run at a time on one connection, 1 or more.
 	StreamsMax uint32

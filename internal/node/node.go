@@ -23,6 +23,7 @@ import (
 	"github.com/atmostonce/coordinator/internal/raftfsm"
 	"github.com/atmostonce/coordinator/internal/rpc"
 	"github.com/atmostonce/coordinator/internal/shard"
+	"github.com/atmostonce/coordinator/internal/store"
 )
 
 // Node is a running node.
@@ -316,6 +317,7 @@ func (n *Node) shardConfig(state *membership.State) shard.Config {
 		Directory: n.membership.Directory(),
 		CallDial:  n.port.CallDial,
 		Timing:    n.cfg.Timing,
+		Space:     store.NewSpace(n.freeNow, n.cfg.FreeBytesMin),
 		Actor:     n.cfg.Actor,
 		Logger:    n.cfg.Logger,
 		Fatal:     n.fail,
@@ -328,6 +330,9 @@ func (n *Node) shardConfig(state *membership.State) shard.Config {
 	}
 	return cfg
 }
+
+// freeNow looks at the free space.
+func (n *Node) freeNow() (int64, error) { return n.cfg.FreeBytes(n.cfg.DataDir) }
 
 // aloneTimeout is how long a node that is its own majority listens for a leader before it
 // elects itself, unless it was told otherwise. There is nobody whom it might not hear.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,6 +28,8 @@ type cluster struct {
 	groups  map[string]*Group
 	// flushInterval of the states; 0 is the default.
 	flushInterval time.Duration
+	// spaces are what the replicas' disks have; one without has as much as it needs.
+	spaces map[string]*store.Space
 	// fatal is told what is fatal; nil fails the test.
 	fatal func(name string, err error)
 }
@@ -43,7 +46,7 @@ func newCluster(t *testing.T, base string, names ...string) *cluster {
 
 func (c *cluster) config(name string) GroupConfig {
 	state := storeConfig("")
-	state.FlushInterval = c.flushInterval
+	state.FlushInterval, state.Space = c.flushInterval, c.spaces[name]
 	fatal := c.fatal
 	if fatal == nil {
 		fatal = func(name string, err error) { c.t.Errorf("%s: fatal: %v", name, err) }
@@ -445,6 +448,60 @@ func TestASnapshotBringsUpAnEmptyFollowerAndOneFarBehind(t *testing.T) {
 		}
 		c.admit(c.leader(), 140, 150)
 		c.agree()
+	})
+}
+
+// Where a state has no room, neither at the leader for the copy nor at the follower for what it
+// is sent, all others go on, and the follower gets it once there is.
+func TestASnapshotWaitsForRoom(t *testing.T) {
+	base := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, base, "a", "b", "c")
+		c.limits = smallLog
+		free, asked := make(map[string]*atomic.Int64), new(atomic.Int64)
+		c.spaces = make(map[string]*store.Space)
+		for _, name := range []string{"a", "b", "c"} {
+			free[name] = new(atomic.Int64)
+			c.spaces[name] = store.NewSpace(func() (int64, error) {
+				asked.Add(1)
+				return free[name].Load(), nil
+			}, 1<<20)
+		}
+		c.start("a", "b")
+		defer c.stopAll()
+		c.admit(c.leader(), 0, 60)
+		g := c.cutLogs("a", "b")
+		c.start("c")
+		refused := func(first int) {
+			t.Helper()
+			before := asked.Load()
+			c.admit(g, first, first+10)
+			time.Sleep(time.Minute)
+			if asked.Load() == before {
+				t.Error("it was not tried again")
+			}
+			if installed := c.groups["c"].Store().InstalledAt(); installed != 0 || !g.IsLeader() {
+				t.Errorf("installed at %d, leads %v", installed, g.IsLeader())
+			}
+			for name := range free {
+				if left, _ := filepath.Glob(filepath.Join(base, name, "*", incomingPrefix+"*")); len(left) > 0 {
+					t.Errorf("left behind: %v", left)
+				}
+				if left, _ := filepath.Glob(filepath.Join(base, name, stateName+".*")); len(left) > 0 {
+					t.Errorf("left behind: %v", left)
+				}
+			}
+		}
+		refused(60) // by the leader
+		for _, name := range []string{"a", "b"} {
+			free[name].Store(1 << 30)
+		}
+		refused(70) // by the follower
+		free["c"].Store(1 << 30)
+		c.agree()
+		if c.groups["c"].Store().InstalledAt() == 0 {
+			t.Error("it was not needed")
+		}
 	})
 }
 

@@ -54,6 +54,8 @@ type Config struct {
 	CallOptions []grpc.DialOption
 
 	Timing raftfsm.Timing
+	// Space is what the states may take where they lie.
+	Space *store.Space
 	// Actor holds the bounds; the router fills in group, store and logger.
 	Actor  actor.Config
 	Logger *slog.Logger
@@ -127,6 +129,7 @@ func (r *Router) open(shard int) (*Replica, error) {
 		Timing:         cfg.Timing,
 		Logger:         logger,
 		Fatal:          cfg.Fatal,
+		Store:          store.Config{Space: cfg.Space},
 	})
 	if err != nil {
 		return nil, err
