@@ -25,6 +25,7 @@
 //	                   trim          cuts the log by bytes, woken by a new segment
 //	                   watchLeader   tells of another leader
 //	                   watchdog.run  ticks every second
+//	                   patrol        asks for the state's lock every second
 //	                   forward       from the network transport to raft's main loop
 //	                   sendAhead     while leading: what is sent ahead until it is
 //	                                 answered, at most one for each follower
@@ -207,4 +208,12 @@
 // not returned for ten ticks of the watchdog. Raft goes on leading over a hung disk,
 // and can do nothing with a failed one; the process must end, so that another node
 // leads and this one reads back what it has.
+//
+// The watchdog times every call of the log and every commit of the state. The state is
+// read where it is mapped, by every update and by whoever looks at it: that are too many
+// calls to time, and none that would return an error. All of them hold the state's lock
+// while they read, so once a tick somebody asks for it who has to wait behind each, and is
+// timed. An update that waits for room among what is gathered has let go of it: it waits for
+// commits, which are timed. Not timed is what takes the longer the larger the state is: to
+// open it, to copy it, to receive one and to check it.
 package raftfsm

@@ -60,6 +60,7 @@ func Open(cfg GroupConfig) (*Group, error) {
 	g.workers.Go(g.kicks)
 	g.workers.Go(g.watchLeader)
 	g.workers.Go(g.trim)
+	g.workers.Go(func() { g.watchdog.patrol("a read of the state", g.store.Pass, g.down) })
 	return g, nil
 }
 

@@ -17,6 +17,7 @@ const (
 // watchdog times the calls that wait for the disk. Raft keeps its leadership while
 // its disk hangs, and cannot even be shut down then; only the end of the process
 // lets another node lead. Proposals are not timed: they also wait without a quorum.
+// Nor is what takes the longer the larger the state is, see the package documentation.
 type watchdog struct {
 	dir   string
 	fatal func(error)
@@ -86,6 +87,23 @@ func (w *watchdog) leave(call *diskCall) {
 	w.mu.Lock()
 	delete(w.calls, call)
 	w.mu.Unlock()
+}
+
+// patrol makes a call once a tick, one at a time, until stop is closed. It stands for calls
+// that are too many to be timed, each of which would keep it waiting.
+func (w *watchdog) patrol(name string, call func(), stop <-chan struct{}) {
+	ticker := time.NewTicker(watchTick)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			watched := w.enter(name)
+			call()
+			w.leave(watched)
+		case <-stop:
+			return
+		}
+	}
 }
 
 // beforeCommit and afterCommit are the store's commit observer.

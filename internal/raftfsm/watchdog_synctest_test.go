@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/atmostonce/coordinator/internal/store"
 )
 
 // brokenLog is a log whose appends hang or fail from some moment on.
@@ -148,6 +150,66 @@ func TestTheWatchdogWatchesTheState(t *testing.T) {
 		w.afterCommit()
 		w.close()
 	})
+}
+
+// A read of the state that does not return, as of a page that the disk does not deliver, keeps
+// the lock for which everybody waits. Nobody else would tell: Raft goes on leading, and the log
+// on being written. It is not in a bubble, where time does not go on while a lock is waited for.
+func TestTheWatchdogWatchesReadsOfTheState(t *testing.T) {
+	c := newCluster(t, t.TempDir(), "a")
+	c.fatal = func(string, error) {} // its own tick may be the eleventh
+	c.start("a")
+	g := c.leader()
+	for name, hang := range map[string]func(read func()) error{
+		"a view": func(read func()) error {
+			return g.store.View(func(*store.Tx) error { read(); return nil })
+		},
+		"an update": func(read func()) error {
+			_, err := g.store.Update(store.Position{Index: 1 << 40, Term: 1 << 40}, func(*store.Tx) error {
+				read()
+				return errors.New("nothing has changed")
+			})
+			return err
+		},
+	} {
+		reading, hung, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = hang(func() { close(reading); <-hung })
+		}()
+		<-reading
+		if !g.watchdog.watches("a read of the state", 5*time.Second) {
+			t.Errorf("%s that does not return is watched by nobody", name)
+		}
+		for range watchTicksMax - 1 {
+			g.watchdog.tick()
+		}
+		if name, is := g.watchdog.tick(); !is || name != "a read of the state" {
+			t.Errorf("after ten ticks %q has hung: %v", name, is)
+		}
+		if !g.IsLeader() {
+			t.Error("raft did notice")
+		}
+		close(hung)
+		<-ended
+		c.admit(g, len(name), len(name)+1)
+	}
+	c.stopAll()
+}
+
+// watches waits until a call of the name is under way.
+func (w *watchdog) watches(name string, within time.Duration) bool {
+	for began := time.Now(); time.Since(began) < within; time.Sleep(10 * time.Millisecond) {
+		w.mu.Lock()
+		for call := range w.calls {
+			if call.name == name {
+				w.mu.Unlock()
+				return true
+			}
+		}
+		w.mu.Unlock()
+	}
+	return false
 }
 
 // TestCallsAfterTheLogIsClosed are answered, and are not fatal: raft reads the age of

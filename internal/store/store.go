@@ -164,6 +164,15 @@ func (s *Store) SetConfiguration(at Position, encoded []byte) error {
 	return err
 }
 
+// Pass waits for its turn as an update does, and does nothing then. So it returns when every
+// call has let go of the lock that was reading the file under it: never, where the disk does
+// not answer one. An update that waits for room does not hold the lock, nor does what
+// reads the whole file.
+func (s *Store) Pass() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+}
+
 // Configuration returns the Raft group's configuration as of the durable state, and
 // the index of the entry that brought it; 0 and nil where none has come by. The
 // slice is not to be written to.
