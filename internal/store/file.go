@@ -3,6 +3,8 @@ package store
 import (
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -46,7 +48,7 @@ type file struct {
 	path   string
 	db     *bolt.DB
 	handle *os.File
-	left   atomic.Bool // a transaction broke off, and keeps bbolt's locks
+	left   atomic.Bool // something broke off, and may keep bbolt's locks
 }
 
 // fileError names the file that an error is about.
@@ -58,19 +60,43 @@ func fileError(path string, err error) error {
 }
 
 // guard turns panics and faults below it into errors of the file. bbolt panics over a page
-// that makes no sense, and a page that the disk cannot read is a fault.
-func guard(do func() error) (err error) {
+// that makes no sense, and a page that the disk cannot read is a fault. Whatever it was, bbolt
+// was left in the middle of it.
+func (f *file) guard(do func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		switch p := recover().(type) {
 		case nil:
+			return
+		case brokenOff:
+			err = p.cause
 		case runtime.Error: // a fault, or an index that a page made up
 			err = fault("a page of it cannot be read (%w)", p)
 		default:
 			err = fault("%v", p)
 		}
+		f.left.Store(true)
 	}()
 	return do()
+}
+
+// breaker is what bbolt logs to. It tells of an error before it takes back what has failed, and
+// for that it would walk over all pages: which takes as long as they are many, and is done in
+// a goroutine where nobody catches what it makes of damaged ones. It does not get there.
+type breaker struct{ bolt.Logger }
+
+func newBreaker() bolt.Logger {
+	return breaker{&bolt.DefaultLogger{Logger: log.New(io.Discard, "", 0)}}
+}
+
+// brokenOff is what breaker panics with.
+type brokenOff struct{ cause error }
+
+// Errorf implements [bolt.Logger].
+func (breaker) Errorf(_ string, arguments ...any) {
+	if cause, is := arguments[len(arguments)-1].(error); is {
+		panic(brokenOff{cause})
+	}
 }
 
 // fileOptions say how a file is opened.
@@ -80,6 +106,7 @@ type fileOptions struct {
 	openFile     func(string, int, os.FileMode) (*os.File, error)
 	noSync       bool // for a file that is nothing yet
 	syncFreelist bool
+	logger       bolt.Logger // nil: nothing is logged
 }
 
 // openFile opens the file at path, which must be there, after its lock has been
@@ -140,7 +167,7 @@ func named(handle *os.File, name string) (*os.File, error) {
 }
 
 func (f *file) open(open func(string, int, os.FileMode) (*os.File, error), o fileOptions) error {
-	err := guard(func() (err error) {
+	err := f.guard(func() (err error) {
 		f.db, err = bolt.Open(f.path, fileMode, &bolt.Options{
 			Timeout:         lockWait,
 			FreelistType:    bolt.FreelistMapType,
@@ -149,6 +176,7 @@ func (f *file) open(open func(string, int, os.FileMode) (*os.File, error), o fil
 			InitialMmapSize: int(o.mapBytes),
 			MaxSize:         int(o.mapBytes - o.mapBytes/64),
 			OpenFile:        open,
+			Logger:          o.logger,
 		})
 		return err
 	})
@@ -175,13 +203,13 @@ func lock(handle *os.File) error {
 	}
 }
 
-// close waits for transactions that are open. A file that one was left in stays mapped until
+// close waits for transactions that are open. A file that bbolt was left in stays mapped until
 // the process ends, which it is about to: the store has failed.
 func (f *file) close() error {
 	if f.left.Load() {
 		return f.handle.Close()
 	}
-	return guard(f.db.Close)
+	return f.guard(f.db.Close)
 }
 
 // bytes is the size of the file, or 0 where it cannot be told.
@@ -193,40 +221,18 @@ func (f *file) bytes() int64 {
 	return info.Size()
 }
 
-// begin begins a transaction.
-func (f *file) begin(writes bool) (*bolt.Tx, error) {
-	begun := false
-	defer func() { f.leave(!begun) }()
-	tx, err := f.db.Begin(writes)
-	begun = true
-	return tx, err
-}
-
-// update runs do in a transaction for writing. One that breaks off is not taken back: for
-// that bbolt would walk over all pages, in a goroutine where nobody catches what it makes
-// of damaged ones.
+// update runs do in a transaction for writing.
 func (f *file) update(do func(tx *bolt.Tx) error) error {
-	return guard(func() error {
-		tx, err := f.begin(true)
+	return f.guard(func() error {
+		tx, err := f.db.Begin(true)
 		if err != nil {
 			return err
 		}
-		ended := false
-		defer func() { f.leave(!ended) }()
 		if err := do(tx); err != nil {
-			return err
+			return errors.Join(err, tx.Rollback())
 		}
-		err = tx.Commit() // which has taken it back where it fails
-		ended = true
-		return err
+		return tx.Commit()
 	})
-}
-
-// leave notes that bbolt was left in the middle of something, if it was.
-func (f *file) leave(amid bool) {
-	if amid {
-		f.left.Store(true)
-	}
 }
 
 // format writes what makes an empty database a state file.
@@ -248,7 +254,7 @@ func (f *file) format(id Identification, h *head) error {
 
 // read returns the head of a file that is of the known format and of the shard.
 func (f *file) read(want Identification) (h head, err error) {
-	err = guard(func() error {
+	err = f.guard(func() error {
 		return f.db.View(func(tx *bolt.Tx) error {
 			h, err = readHead(tx, want)
 			return err

@@ -308,6 +308,30 @@ func TestDamageUnderARunningStoreFailsIt(t *testing.T) {
 	}
 }
 
+// Where a write fails the store says so and looks at nothing more: bbolt would walk over all
+// pages, in a goroutine where nobody catches what it makes of damaged ones.
+func TestAFailedWriteBesideDamageFailsTheStore(t *testing.T) {
+	cfg := testConfig(t)
+	cfg.Fatal = nil
+	s, err := Open(cfg)
+	must(t, err)
+	for i := range 3000 {
+		update(t, s, testReserve(i))
+	}
+	must(t, s.Flush())
+	f, err := os.OpenFile(cfg.Path, os.O_WRONLY, 0)
+	must(t, err)
+	_, err = f.WriteAt(bytes.Repeat([]byte{0xff}, 4096*10), 4096*20) // where the oldest are
+	must(t, errors.Join(err, f.Close(), s.file.handle.Close()))
+	update(t, s, testReserve(3000))
+	if err := s.Flush(); !errors.Is(err, ErrFailed) || !errors.Is(err, os.ErrClosed) {
+		t.Errorf("error %v, want %v and %v", err, ErrFailed, os.ErrClosed)
+	}
+	if err := s.Close(); !errors.Is(err, ErrFailed) {
+		t.Errorf("close: %v", err)
+	}
+}
+
 func TestAnUpdateThatBreaksOffFailsTheStore(t *testing.T) {
 	broken := errors.New("broken")
 	half := func(tx *Tx) error {

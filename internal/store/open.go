@@ -46,7 +46,7 @@ func open(s *Store) (*Store, error) {
 }
 
 func (c Config) fileOptions() fileOptions {
-	return fileOptions{name: c.Path, mapBytes: c.MapBytes, openFile: c.OpenFile}
+	return fileOptions{name: c.Path, mapBytes: c.MapBytes, openFile: c.OpenFile, logger: newBreaker()}
 }
 
 func openOrCreate(c Config) (*file, error) {
@@ -98,7 +98,7 @@ func (s *Store) survey(f *file, thorough bool) (head, *index, error) {
 		thorough: thorough,
 		progress: newProgress(s.config.Logger, f.path, h.sums.records),
 	}
-	err = guard(func() error { return f.db.View(v.read) })
+	err = f.guard(func() error { return f.db.View(v.read) })
 	if err != nil {
 		return head{}, nil, err
 	}

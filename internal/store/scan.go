@@ -77,7 +77,7 @@ func (s *Store) page(after uint64, limit int) (page, error) {
 	tx := &Tx{store: s}
 	defer tx.end()
 	overlay := s.overlay(after)
-	err := guard(func() error {
+	err := s.file.guard(func() error {
 		if err := tx.begin(); err != nil {
 			return err
 		}
@@ -207,9 +207,10 @@ func (s *Store) long(read func(tx *bolt.Tx, h head) error) error {
 	}
 	s.copying.Add(1)
 	defer s.copying.Done()
+	file := s.file // which may be replaced meanwhile
 	var tx *bolt.Tx
-	err := guard(func() (err error) {
-		tx, err = s.file.begin(false)
+	err := file.guard(func() (err error) {
+		tx, err = file.db.Begin(false)
 		return err
 	})
 	s.mu.RUnlock()
@@ -217,7 +218,7 @@ func (s *Store) long(read func(tx *bolt.Tx, h head) error) error {
 		return s.checked(&faultError{cause: err})
 	}
 	defer func() { _ = tx.Rollback() }() // of a transaction for reading
-	return s.checked(guard(func() error {
+	return s.checked(file.guard(func() error {
 		h, err := readHead(tx, s.config.Identification)
 		if err != nil {
 			return err

@@ -199,7 +199,7 @@ func (t *Tx) decode(sequence uint64) (*admission.Record, storedResponse, error) 
 
 // get reads from the file into t.value; what is not there is empty.
 func (t *Tx) get(sequence uint64, response bool) error {
-	err := guard(func() error {
+	err := t.store.file.guard(func() error {
 		if err := t.begin(); err != nil {
 			return err
 		}
@@ -221,7 +221,7 @@ func (t *Tx) begin() error {
 	if t.read != nil {
 		return nil
 	}
-	read, err := t.store.file.begin(false)
+	read, err := t.store.file.db.Begin(false)
 	if err != nil {
 		return err
 	}
