@@ -41,7 +41,7 @@ type GroupConfig struct {
 	// end the process; the group applies nothing more. It may be called from any
 	// goroutine and must not call the group. Required.
 	Fatal func(error)
-	// Store holds the bounds of the state's write-behind. Path, Create,
+	// Store holds the bounds of the state's write-behind, and its space. Path, Create,
 	// Identification, Logger, Fatal and CommitObserver are the group's to fill in.
 	Store store.Config
 

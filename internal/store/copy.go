@@ -110,7 +110,7 @@ func temporary(path string) (string, error) {
 // pages, and full ones. The format, without which it is no state file, comes last.
 func (s *Store) copyTo(path string, tx *bolt.Tx, h head) (err error) {
 	target, err := createFile(path, fileOptions{
-		name: path, mapBytes: s.config.MapBytes, openFile: os.OpenFile, noSync: true, syncFreelist: true,
+		mapBytes: s.config.MapBytes, openFile: os.OpenFile, noSync: true, syncFreelist: true,
 	})
 	if err != nil {
 		return err

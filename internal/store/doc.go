@@ -50,5 +50,6 @@
 // An error that names the file comes from [Open] and [Store.Install] and concerns
 // what they were given. A write or sync that fails later, or a page that cannot be
 // read any more, fails the store: [Config.Fatal] is told once, and every call
-// returns [ErrFailed] from then on. There is no way back but a new process.
+// returns [ErrFailed] from then on. There is no way back but a new process. A copy for
+// which there is no room is refused ([ErrNoSpace]), and fails nothing.
 package store

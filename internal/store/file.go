@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log"
 	"os"
 	"path/filepath"
@@ -15,7 +16,6 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
-	"golang.org/x/sys/unix"
 )
 
 var (
@@ -63,6 +63,11 @@ func fileError(path string, err error) error {
 // that makes no sense, and a page that the disk cannot read is a fault. Whatever it was, bbolt
 // was left in the middle of it.
 func (f *file) guard(do func() error) (err error) {
+	defer func() {
+		if err != nil {
+			f.mendName(err)
+		}
+	}()
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		switch p := recover().(type) {
@@ -78,6 +83,14 @@ func (f *file) guard(do func() error) (err error) {
 		f.left.Store(true)
 	}()
 	return do()
+}
+
+// mendName makes an error name the file as it is called by now: the handle keeps the name that
+// it was opened under, and a file gets its own once it is whole.
+func (f *file) mendName(err error) {
+	if named := (*fs.PathError)(nil); errors.As(err, &named) && f.handle != nil && named.Path == f.handle.Name() {
+		named.Path = f.path
+	}
 }
 
 // breaker is what bbolt logs to. It tells of an error before it takes back what has failed, and
@@ -101,7 +114,6 @@ func (breaker) Errorf(_ string, arguments ...any) {
 
 // fileOptions say how a file is opened.
 type fileOptions struct {
-	name         string // that errors say: the one that the file is going to have
 	mapBytes     int64
 	openFile     func(string, int, os.FileMode) (*os.File, error)
 	noSync       bool // for a file that is nothing yet
@@ -124,8 +136,8 @@ func openFile(path string, o fileOptions) (*file, error) {
 		if err := CheckPages(handle); err != nil {
 			return nil, errors.Join(err, handle.Close())
 		}
-		f.handle, err = named(handle, o.name)
-		return f.handle, err
+		f.handle = handle
+		return handle, nil
 	}
 	if err := f.open(open, o); err != nil {
 		return nil, err
@@ -139,31 +151,14 @@ func createFile(path string, o fileOptions) (*file, error) {
 		return nil, err
 	}
 	f := &file{path: path}
-	open := func(name string, flag int, mode os.FileMode) (*os.File, error) {
-		handle, err := o.openFile(name, flag|os.O_CREATE|os.O_EXCL, mode)
-		if err != nil {
-			return nil, err
-		}
-		f.handle, err = named(handle, o.name)
+	open := func(name string, flag int, mode os.FileMode) (handle *os.File, err error) {
+		f.handle, err = o.openFile(name, flag|os.O_CREATE|os.O_EXCL, mode)
 		return f.handle, err
 	}
 	if err := f.open(open, o); err != nil {
 		return nil, err
 	}
 	return f, nil
-}
-
-// named returns a handle whose errors say the name. One keeps what it was opened under, for as
-// long as the process lasts, and the file is renamed once it is whole.
-func named(handle *os.File, name string) (*os.File, error) {
-	if handle.Name() == name {
-		return handle, nil
-	}
-	fd, err := unix.FcntlInt(handle.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return nil, errors.Join(err, handle.Close())
-	}
-	return os.NewFile(uintptr(fd), name), handle.Close()
 }
 
 func (f *file) open(open func(string, int, os.FileMode) (*os.File, error), o fileOptions) error {

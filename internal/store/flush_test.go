@@ -166,7 +166,6 @@ func TestAFailedWriteFailsTheStore(t *testing.T) {
 	var handle *os.File
 	var told atomic.Int32
 	cfg := testConfig(t)
-	fill(t, cfg, 1)
 	cfg.FlushInterval = FlushIntervalMax
 	cfg.Fatal = func(err error) {
 		told.Add(1)

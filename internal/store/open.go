@@ -46,7 +46,7 @@ func open(s *Store) (*Store, error) {
 }
 
 func (c Config) fileOptions() fileOptions {
-	return fileOptions{name: c.Path, mapBytes: c.MapBytes, openFile: c.OpenFile, logger: newBreaker()}
+	return fileOptions{mapBytes: c.MapBytes, openFile: c.OpenFile, logger: newBreaker()}
 }
 
 func openOrCreate(c Config) (*file, error) {
