@@ -56,6 +56,21 @@ func ExampleWithDialer() {
 	// true <nil>
 }
 
+// An endpoint at which another cluster answers, told by mistake: nothing is granted there.
+func ExampleWithCluster() {
+	c, err := client.Dial([]string{endpoint()},
+		client.WithCluster("5f0c1d7e92ab4c3d8e6f0a1b2c3d4e5f"), // as `coordctl status` shows it
+		client.WithCallTimeout(100*time.Millisecond))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer c.Close()
+	_, err = c.Reserve(context.Background(), client.Identity{Operation: "op", Key: "elsewhere"})
+	fmt.Println(errors.Is(err, client.ErrUnavailable), errors.Is(err, client.ErrUnknown))
+	// Output: true false
+}
+
 // A request that is better refused soon than answered late.
 func ExampleWithReserveTimeout() {
 	c, err := client.Dial([]string{"127.0.0.1:1"}) // nobody is there
