@@ -427,6 +427,7 @@ func TestNothingIsLeftOfASessionThatIsEnded(t *testing.T) {
 		stream.requests <- &coordinatorv1.SessionRequest{Calls: []*coordinatorv1.SessionCall{call}}
 		wantReason(t, service.coordinator.Session(stream), reason.Overloaded)
 		cancel() // as gRPC does
+		time.Sleep(time.Second)
 	})
 }
 
