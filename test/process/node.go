@@ -64,8 +64,8 @@ func (n *Node) Use(program string, variables ...string) {
 // Arguments returns what the process is started with.
 func (n *Node) Arguments() []string { return slices.Clone(n.arguments) }
 
-// Start starts the process and does not wait for what it does. More arguments come after
-// the node's own.
+// Start starts the process and does not wait for what it does. More flags come in place of
+// the node's own of the same names.
 func (n *Node) Start(more ...string) error { return n.StartUnder(nil, more...) }
 
 // StartUnder is Start with a command before the program's, such as a tracer, that ends
@@ -81,7 +81,7 @@ func (n *Node) StartUnder(prefix []string, more ...string) error {
 		return err
 	}
 	defer out.Close() //nolint:errcheck // the process has it as its own by then
-	line := slices.Concat(prefix, []string{n.program}, n.arguments, more)
+	line := slices.Concat(prefix, []string{n.program}, without(n.arguments, more), more)
 	started := &life{command: exec.CommandContext(context.Background(), line[0], line[1:]...), ended: make(chan struct{})}
 	started.command.Stdout, started.command.Stderr = out, out
 	started.command.SysProcAttr = attributes()
@@ -95,6 +95,24 @@ func (n *Node) StartUnder(prefix []string, more ...string) error {
 		_ = started.command.Wait() // what it ended with is in ProcessState
 	}()
 	return nil
+}
+
+// without returns the flags, each with its value behind it, that are not among the others.
+func without(flags, others []string) (left []string) {
+	for i := 0; i < len(flags); i++ {
+		name := flags[i]
+		valued := i+1 < len(flags) && !strings.HasPrefix(flags[i+1], "--")
+		if !slices.Contains(others, name) {
+			left = append(left, name)
+			if valued {
+				left = append(left, flags[i+1])
+			}
+		}
+		if valued {
+			i++
+		}
+	}
+	return left
 }
 
 func (n *Node) current() (*life, error) {
