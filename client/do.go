@@ -63,8 +63,9 @@ var ErrOmitted = errors.New("it was done before, and its response could not be s
 //     [WithSettleTimeout] says, even when ctx ends meanwhile, and never turns into a
 //     Release. If it fails all the same, the error is a [*CommitError] and the Result has
 //     the response. A response that cannot be stored is replaced by one that says so
-//     ([Response.Omitted]); its first caller gets it whole, later ones get [ErrOmitted],
-//     and the function does not run again.
+//     ([Response.Omitted]), or by that of [WithSubstitute]; its first caller gets it
+//     whole, later ones get the stored one, with [ErrOmitted] where it says so, and the
+//     function does not run again.
 //   - an error after which it cannot have acted: the reservation is released, with the
 //     error's text as its reason, and the next caller's function runs. See [IsUncertain] for which errors are not that.
 //   - an uncertain error: nothing is released. The reservation lapses, and [WithOnLapse]
@@ -108,39 +109,14 @@ func (c *Client) Do(ctx context.Context, id Identity, run func(context.Context, 
 		return Result{}, err
 	}
 	r.ownership.end(ErrSettled)
+	if cfg.commit.substitute == nil {
+		cfg.commit.substitute = func(error) Response { return response.omitted() }
+	}
 	// Whatever the caller does, what was done is recorded.
-	if err := r.record(context.WithoutCancel(ctx), response, cfg.commit); err != nil {
+	if err := r.record(context.WithoutCancel(ctx), response, cfg.commit, c.settleTimeout); err != nil {
 		return Result{Response: response}, &CommitError{Err: err}
 	}
 	return Result{Response: response}, nil
-}
-
-// record commits what is as near to the response as the coordinator takes: that it was
-// done must be recorded. Where the response was refused although an earlier delivery of it
-// may have been recorded, a failure of what is committed in its place, such as a conflict
-// with it, says no more than that: the error is still that nobody knows.
-func (r *Reservation) record(ctx context.Context, response Response, cfg commitConfig) (err error) {
-	var doubt error
-	refused := func(err error) bool {
-		no := errors.Is(err, ErrResponseTooLarge) || errors.Is(err, ErrInvalidArgument)
-		if no && errors.Is(err, ErrUnknown) {
-			doubt = err
-		}
-		return no
-	}
-	defer func() {
-		if doubt != nil && err != nil {
-			err = doubt
-		}
-	}()
-	err = r.commit(ctx, response, cfg, r.client.settleTimeout)
-	if refused(err) && cfg.retention != nil {
-		err = r.commit(ctx, response, commitConfig{}, r.client.settleTimeout)
-	}
-	if refused(err) {
-		err = r.commit(ctx, response.omitted(), commitConfig{}, r.client.settleTimeout)
-	}
-	return err
 }
 
 // run runs the function, and gives the reservation up if it does not return and the key

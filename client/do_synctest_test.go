@@ -194,7 +194,6 @@ func TestDoOmitsWhatCannotBeStored(t *testing.T) {
 	}
 }
 
-// An option of the commit that is wrong does not lose the response.
 // A response may have been recorded before a node refuses it, whose limit is smaller: what is
 // committed in its place meets it, and is not told that it is another's.
 func TestDoDoesNotMistakeItsOwnResponseForAnothers(t *testing.T) {
@@ -226,6 +225,7 @@ func TestDoDoesNotMistakeItsOwnResponseForAnothers(t *testing.T) {
 	})
 }
 
+// An option of the commit that is wrong does not lose the response.
 func TestDoWithAWrongRetention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := dial(t, start(t, 1))

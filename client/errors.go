@@ -180,7 +180,7 @@ func (e *Error) Is(target error) bool {
 func (e *Error) decided() bool {
 	switch e.Reason {
 	case "FINGERPRINT_MISMATCH", "RESERVATION_LOST", reasonLapsed, reasonNotFound, "COMMIT_CONFLICT", "ALREADY_COMMITTED",
-		"ALREADY_RELEASED", "NOT_IN_DOUBT", "REVISION_MISMATCH", reasonAttemptEnded:
+		"ALREADY_RELEASED", "NOT_IN_DOUBT", "NOT_PURGEABLE", "REVISION_MISMATCH", reasonAttemptEnded:
 		return true
 	}
 	return false

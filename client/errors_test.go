@@ -65,6 +65,9 @@ func TestReasons(t *testing.T) {
 			err.retriable != want.retriable || err.MaybeApplied != (of.Applied == reason.Maybe) {
 			t.Errorf("%s: %+v", of.Reason, err)
 		}
+		if err.decided() != of.OfRecord {
+			t.Errorf("%s: of its record: %v", of.Reason, !of.OfRecord)
+		}
 		for _, target := range all {
 			if is := slices.Contains(want.is, target); errors.Is(fmt.Errorf("wrapped: %w", err), target) != is {
 				t.Errorf("%s: is %q: %v", of.Reason, target, !is)

@@ -202,6 +202,35 @@ func ExampleResponse_Omitted() {
 	// 200 0 true true
 }
 
+// That it was done is recorded, if not all of what was answered.
+func ExampleWithSubstitute() {
+	c, err := client.Dial([]string{endpoint()})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer c.Close()
+	report := client.Identity{Operation: "report", Key: "substitute-42"}
+	r, err := c.Reserve(context.Background(), report)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	whole := client.Response{Code: 200, Body: bytes.Repeat([]byte("x"), 2<<20)}
+	err = r.Commit(context.Background(), whole, client.WithSubstitute(func(error) client.Response {
+		return client.Response{Code: 200, ContentType: "text/plain", Body: []byte("see /reports/42")}
+	}))
+	fmt.Println(err)
+
+	var done *client.CommittedError
+	if _, err := c.Reserve(context.Background(), report); errors.As(err, &done) {
+		fmt.Printf("%s\n", done.Response.Body)
+	}
+	// Output:
+	// <nil>
+	// see /reports/42
+}
+
 // The rule of Do, for whoever does without it.
 func ExampleIsUncertain() {
 	refused, cut := errors.New("not enough funds"), fmt.Errorf("ask the bank: %w", context.DeadlineExceeded)

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/proto"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 )
@@ -128,73 +126,6 @@ func (r *Reservation) Within(ctx context.Context) (bound context.Context, cancel
 
 // Remaining returns the time until the owner's deadline; 0 once the ownership has ended.
 func (r *Reservation) Remaining() time.Duration { return r.ownership.remaining() }
-
-// CommitOption is an option of [Reservation.Commit], and of [Client.Do] too.
-type CommitOption interface {
-	DoOption
-	applyToCommit(*commitConfig)
-}
-
-type commitConfig struct{ retention *time.Duration }
-
-type commitOption func(*commitConfig)
-
-func (o commitOption) applyToCommit(c *commitConfig) { o(c) }
-func (o commitOption) applyToDo(c *doConfig)         { o(&c.commit) }
-
-// WithCommitRetention says how long the response is kept, from the commit; 1 s to 30
-// days. Default: the record's own.
-func WithCommitRetention(d time.Duration) CommitOption {
-	return commitOption(func(c *commitConfig) { c.retention = &d })
-}
-
-// Commit says that the operation is done, and stores its response for every duplicate.
-// It is accepted after the deadline too, as long as nobody else was admitted. The same
-// Commit again is fine.
-//
-// From the moment it is sent the reservation's context has ended, whatever the answer:
-// start nothing more. A Commit that fails is never a reason to Release: commit again; the
-// answer then is the truth.
-//
-// A context that is the reservation's own, or made from it, does not end the Commit:
-// [WithSettleTimeout] does.
-//
-// Errors: [ErrConflict], [ErrAlreadyReleased], [ErrResponseTooLarge], [ErrLost],
-// [ErrInvalidArgument], [ErrUnavailable], [ErrUnknown].
-func (r *Reservation) Commit(ctx context.Context, response Response, options ...CommitOption) error {
-	var cfg commitConfig
-	for _, option := range options {
-		option.applyToCommit(&cfg)
-	}
-	r.ownership.end(ErrSettled)
-	ctx, bound := r.detached(ctx)
-	return r.commit(ctx, response, cfg, bound)
-}
-
-func (r *Reservation) commit(ctx context.Context, response Response, cfg commitConfig, bound time.Duration) error {
-	request := &coordinatorv1.CommitRequest{
-		Identity: r.identity.wire(), Token: r.token, Response: response.wire(), Retention: window(cfg.retention),
-	}
-	_, err := invoke(ctx, r.client, operation{name: callCommit, identity: r.identity, bound: bound},
-		func(ctx context.Context, service coordinatorv1.CoordinatorServiceClient, options ...grpc.CallOption) (*coordinatorv1.CommitResponse, error) {
-			if err := fits(callCommit, request); err != nil {
-				return nil, err
-			}
-			return service.Commit(ctx, request, options...)
-		})
-	return err
-}
-
-// fits refuses what gRPC itself would refuse without saying why.
-func fits(call string, request proto.Message) error {
-	if size := proto.Size(request); size > messageBytesMax {
-		return &Error{
-			Call: call, Reason: reasonResponseTooLarge, Code: codes.InvalidArgument, Message: "the response is larger than a message to a node may be",
-			Violations: []Violation{{Field: "response", Detail: "is too large to be sent"}},
-		}
-	}
-	return nil
-}
 
 // Release says that nothing happened, and that nothing will, and frees the key at once.
 // The reason, 0 to 1024 bytes, is told to the next owner. Whoever does not know must not

@@ -222,7 +222,7 @@ func callEndpoints[A any](ctx context.Context, c *control, timeout time.Duration
 		case codes.DeadlineExceeded, codes.Canceled:
 			return answer, callError{failure: graver(gravest, failure)}
 		default:
-			if gravest.Code != codes.OK && gravest.Applied == reason.Maybe && !isOfRecord(failure) {
+			if gravest.Code != codes.OK && gravest.Applied == reason.Maybe && !failure.Reason.Row().OfRecord {
 				failure = gravest
 			}
 			return answer, callError{failure: failure}
@@ -234,12 +234,6 @@ func callEndpoints[A any](ctx context.Context, c *control, timeout time.Duration
 			pause = min(2*pause, backoffMax)
 		}
 	}
-}
-
-// isOfRecord reports whether a failure was found in the record: that is the truth, whatever became
-// of earlier deliveries. Any other, such as OVERLOADED, is about its own delivery.
-func isOfRecord(failure reason.Failure) bool {
-	return failure.Info && (failure.Code == codes.FailedPrecondition || failure.Code == codes.NotFound)
 }
 
 // boundOf says which time a call has.

@@ -17,9 +17,11 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/internal/reason"
@@ -240,13 +242,23 @@ func TestADoubtStays(t *testing.T) {
 	// of an earlier one, whoever refuses it.
 	for _, after := range []error{
 		status.Error(codes.Unimplemented, ""), status.Error(codes.ResourceExhausted, ""), status.Error(codes.FailedPrecondition, ""),
-		status.Error(codes.Internal, ""),
+		status.Error(codes.Internal, ""), named(codes.FailedPrecondition, "OF_A_NEWER_COORDINATOR"),
 	} {
 		expectDoubt(t, after, true)
 	}
 	for _, row := range reason.Table() {
-		expectDoubt(t, reason.Error(row.Reason, ""), row.Code != codes.FailedPrecondition && row.Code != codes.NotFound)
+		expectDoubt(t, reason.Error(row.Reason, ""), !row.OfRecord)
 	}
+}
+
+// named is a status with a reason of ours that the table may not have.
+func named(code codes.Code, why string) error {
+	bare := status.New(code, "")
+	detailed, err := bare.WithDetails(protoadapt.MessageV1Of(&errdetails.ErrorInfo{Reason: why, Domain: reason.Domain}))
+	if err != nil {
+		return bare.Err()
+	}
+	return detailed.Err()
 }
 
 // expectDoubt reserves where the first delivery leaves a doubt, and the next ones are answered so.

@@ -388,18 +388,16 @@ func (r *runner) settle(reservation *client.Reservation, e ending, kept *capture
 	if r.flags.noOutput {
 		response = withoutOutput(e.status)
 	}
-	err := reservation.Commit(reservation.Context(), response)
-	if errors.Is(err, client.ErrResponseTooLarge) {
-		switch instead := reservation.Commit(reservation.Context(), withoutOutput(e.status)); {
-		case instead == nil:
-			r.complain("the coordinator takes no output of this size: only the exit status is recorded")
-			err = nil
-		case !errors.Is(err, client.ErrUnknown): // else what is in its way may be the output itself
-			err = instead
-		}
-	}
+	var refused error
+	err := reservation.Commit(reservation.Context(), response, client.WithSubstitute(func(refusal error) client.Response {
+		refused = refusal
+		return withoutOutput(e.status)
+	}))
 	if err != nil {
 		return r.notRecorded(e, "the outcome is not recorded", "the outcome was recorded", err)
+	}
+	if refused != nil {
+		r.complain("the coordinator does not take the output (" + r.inWords(refused) + "): only the exit status is recorded")
 	}
 	r.tell("the command ended with %d: recorded", e.status)
 	return outcome(nil, e.status)

@@ -245,22 +245,15 @@ func (a *Attempt) settle(say func(context.Context) error) (timely bool, err erro
 // commit records the response. A commit that fails is never a release.
 func (a *Attempt) commit(response client.Response) *refusal.Refusal {
 	timely, err := a.settle(func(ctx context.Context) error {
-		var options []client.CommitOption
+		options := []client.CommitOption{client.WithSubstitute(func(error) client.Response {
+			return Omitted(response.Code, int64(len(response.Body)))
+		})}
 		if a.window > 0 {
 			// The window began with the grant. What is left of it is reckoned from a moment
 			// that is not before that, and runs from one that is not before now.
 			options = append(options, client.WithCommitRetention(max(a.window-time.Since(a.granted), WindowLeast)))
 		}
-		err := a.reservation.Commit(ctx, response, options...)
-		if errors.Is(err, client.ErrResponseTooLarge) || errors.Is(err, client.ErrInvalidArgument) {
-			// That it was done must be recorded, if not what it answered.
-			refused := err
-			err = a.reservation.Commit(ctx, Omitted(response.Code, int64(len(response.Body))), options...)
-			if err != nil && errors.Is(refused, client.ErrUnknown) {
-				return refused // it may be the response itself that was recorded before it was refused
-			}
-		}
-		return err
+		return a.reservation.Commit(ctx, response, options...)
 	})
 	if timely && err == nil {
 		return nil
