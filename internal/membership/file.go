@@ -15,10 +15,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 
 	"github.com/hashicorp/raft"
 
+	"github.com/atmostonce/coordinator/internal/disk"
 	"github.com/atmostonce/coordinator/internal/peer"
 )
 
@@ -170,7 +170,7 @@ type File struct {
 
 	mu    sync.Mutex
 	state State
-	file  os.FileInfo // of the file that holds state
+	file  disk.Place // that holds state
 }
 
 // Open reads the node.json of a data directory, or makes one where the directory is
@@ -181,8 +181,8 @@ type File struct {
 // The caller holds the directory's lock.
 func Open(dir, nodeID string, shards, shardsDefault int) (*File, error) {
 	f := &File{path: filepath.Join(dir, FileName)}
-	content, info, err := readFile(f.path)
-	f.file = info
+	content, file, err := readFile(f.path)
+	f.file = file
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		if err := checkEmpty(dir); err != nil {
@@ -233,19 +233,19 @@ func Open(dir, nodeID string, shards, shardsDefault int) (*File, error) {
 }
 
 // readFile reads a file that ought to be small.
-func readFile(path string) ([]byte, os.FileInfo, error) {
+func readFile(path string) ([]byte, disk.Place, error) {
 	info, err := os.Lstat(path)
 	if err != nil {
-		return nil, nil, err
+		return nil, disk.Place{}, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, nil, fmt.Errorf("%s is not a regular file", path)
+		return nil, disk.Place{}, fmt.Errorf("%s is not a regular file", path)
 	}
 	if info.Size() > fileBytesMax {
-		return nil, nil, fmt.Errorf("%s is damaged, or of another program: it is %d bytes long", path, info.Size())
+		return nil, disk.Place{}, fmt.Errorf("%s is damaged, or of another program: it is %d bytes long", path, info.Size())
 	}
 	content, err := os.ReadFile(path)
-	return content, info, err
+	return content, disk.At(path, info), err
 }
 
 // checkEmpty reports what keeps a directory from being used for a new node.
@@ -330,14 +330,14 @@ const temporary = ".tmp"
 // write replaces the file: after a crash it is the old one or the new one. It does
 // not touch a file that is somebody else's.
 func (f *File) write(state *State) error {
-	if f.file != nil {
-		if err := CheckSame(f.path, f.file); err != nil {
+	if f.file.Path() != "" {
+		if err := f.file.Check(); err != nil {
 			return err
 		}
 	}
-	info, err := replaceFile(f.path, encode(state))
-	if info != nil {
-		f.file = info
+	file, err := replaceFile(f.path, encode(state))
+	if file.Path() != "" {
+		f.file = file
 	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", f.path, err)
@@ -348,75 +348,39 @@ func (f *File) write(state *State) error {
 
 // replaceFile returns what is at the path now if it is the new file, also where it cannot
 // say whether that is durable.
-func replaceFile(path string, content []byte) (os.FileInfo, error) {
+func replaceFile(path string, content []byte) (disk.Place, error) {
 	file, err := os.OpenFile(path+temporary, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
-		return nil, err
+		return disk.Place{}, err
 	}
 	_, err = file.Write(content)
 	info, statErr := file.Stat()
 	err = errors.Join(err, statErr, file.Sync(), file.Close())
 	if err != nil {
-		return nil, err
+		return disk.Place{}, err
 	}
 	if err := os.Rename(path+temporary, path); err != nil {
-		return nil, err
+		return disk.Place{}, err
 	}
-	return info, syncDir(filepath.Dir(path))
+	return disk.At(path, info), disk.SyncDirectory(filepath.Dir(path))
 }
 
-// ErrGone reports that a data directory is not there any more, or that another one is in
-// its place.
-var ErrGone = errors.New("was deleted or replaced while this process used it")
-
-// CheckSame returns [ErrGone] where a path does not lead to a file any more, and another
-// error where it cannot tell.
-func CheckSame(path string, file os.FileInfo) error {
-	found, err := look(path)
-	if err == nil && !os.SameFile(found, file) {
-		return fmt.Errorf("data directory %s %w: %s is another file", filepath.Dir(path), ErrGone, path)
-	}
-	return err
-}
-
-// CheckThere is [CheckSame] for a path that may lead to one file after the other.
-func CheckThere(path string) error {
-	_, err := look(path)
-	return err
-}
-
-func look(path string) (os.FileInfo, error) {
-	found, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ESTALE) {
-		return nil, fmt.Errorf("data directory %s %w: %s is gone", filepath.Dir(path), ErrGone, path)
-	}
-	return found, err
-}
-
-// Check returns [ErrGone] where the file is not in its place any more, and another error
+// Check returns [disk.ErrGone] where the file is not in its place any more, and another error
 // where it cannot tell.
 func (f *File) Check() error {
 	for {
 		// Not under the lock: a disk that hangs does not keep State from answering.
 		file := f.current()
-		err := CheckSame(f.path, file)
+		err := file.Check()
 		if err == nil || f.current() == file {
 			return err
 		}
 	}
 }
 
-// current returns what the file was when last written.
-func (f *File) current() os.FileInfo {
+// current returns where the file was when last written.
+func (f *File) current() disk.Place {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.file
-}
-
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
 }

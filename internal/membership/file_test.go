@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/atmostonce/coordinator/internal/disk"
 	"github.com/atmostonce/coordinator/internal/peer"
 )
 
@@ -313,7 +314,7 @@ func TestDirectoryThatIsTakenAway(t *testing.T) {
 			}
 			before, _ := os.ReadFile(filepath.Join(dir, FileName))
 			for what, err := range map[string]error{"node.json": f.Check(), "LOCK": lock.Check(), "write": f.Supersede("x")} {
-				if !errors.Is(err, ErrGone) || !strings.Contains(err.Error(), dir) {
+				if !errors.Is(err, disk.ErrGone) || !strings.Contains(err.Error(), dir) {
 					t.Errorf("%s: %v", what, err)
 				}
 			}

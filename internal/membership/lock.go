@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/atmostonce/coordinator/internal/disk"
 )
 
 // LockName is the file in the data directory that the process which uses it holds
@@ -23,8 +25,7 @@ const lockPatience = 2 * time.Second
 // Lock keeps other processes out of a data directory until it is released or the process
 // ends.
 type Lock struct {
-	path string
-	info os.FileInfo
+	at   disk.Place
 	file *os.File // nil once released
 }
 
@@ -51,7 +52,7 @@ func makeDir(dir string) error {
 		return err
 	}
 	for _, made := range missing {
-		if err := syncDir(filepath.Dir(made)); err != nil {
+		if err := disk.SyncDirectory(filepath.Dir(made)); err != nil {
 			return err
 		}
 	}
@@ -60,7 +61,7 @@ func makeDir(dir string) error {
 	}
 	// A process that was killed right after making it has not synced it. Who may not
 	// read the directory above cannot either, and has not made this one.
-	if err := syncDir(filepath.Dir(dir)); err != nil && !errors.Is(err, fs.ErrPermission) {
+	if err := disk.SyncDirectory(filepath.Dir(dir)); err != nil && !errors.Is(err, fs.ErrPermission) {
 		return err
 	}
 	return nil
@@ -104,17 +105,17 @@ func Acquire(ctx context.Context, dir string) (*Lock, error) {
 		_ = file.Close()
 		return nil, fmt.Errorf("note this process in %s: %w", path, err)
 	}
-	info, err := file.Stat()
+	at, err := disk.Of(file)
 	if err != nil {
 		_ = file.Close()
 		return nil, fmt.Errorf("data directory %s: %w", dir, err)
 	}
 	// Who held it may have been deleting the directory.
-	if err := CheckSame(path, info); err != nil {
+	if err := at.Check(); err != nil {
 		_ = file.Close()
 		return nil, err
 	}
-	return &Lock{path: path, info: info, file: file}, nil
+	return &Lock{at: at, file: file}, nil
 }
 
 func writeAt(file *os.File, text string) error {
@@ -133,9 +134,9 @@ func holder(file *os.File) string {
 	return fmt.Sprintf(", with process id %d", pid)
 }
 
-// Check returns [ErrGone] where the lock is not in its place any more, so that it keeps
+// Check returns [disk.ErrGone] where the lock is not in its place any more, so that it keeps
 // nobody out, and another error where it cannot tell.
-func (l *Lock) Check() error { return CheckSame(l.path, l.info) }
+func (l *Lock) Check() error { return l.at.Check() }
 
 // Release lets others in. Further calls do nothing.
 func (l *Lock) Release() error {

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/disk"
 	"github.com/atmostonce/coordinator/internal/membership"
 	"github.com/atmostonce/coordinator/internal/peer"
 	"github.com/atmostonce/coordinator/internal/reason"
@@ -745,7 +746,7 @@ func TestDirectoryThatIsTakenAwayEndsTheNode(t *testing.T) {
 				if took := time.Since(began); took > 2*time.Second {
 					t.Errorf("ended after %v", took)
 				}
-				if err := n.Err(); !errors.Is(err, membership.ErrGone) || !strings.Contains(err.Error(), w.dirs["n1"]) {
+				if err := n.Err(); !errors.Is(err, disk.ErrGone) || !strings.Contains(err.Error(), w.dirs["n1"]) {
 					t.Errorf("ended with %v", err)
 				}
 				delete(w.nodes, "n1")

@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/atmostonce/coordinator/internal/membership"
+	"github.com/atmostonce/coordinator/internal/disk"
 )
 
 // A full disk ends the node, so the floor of free space must be wider than what is
@@ -46,7 +46,7 @@ func (n *Node) watchDisk(ctx context.Context) {
 // writes to the open files then is lost with them, and must not be acknowledged.
 func (n *Node) lookAtDirectory(check func() error) {
 	switch err := check(); {
-	case errors.Is(err, membership.ErrGone):
+	case errors.Is(err, disk.ErrGone):
 		n.fail(err)
 	case err != nil:
 		n.cfg.Logger.Warn("cannot look at the data directory", "data_dir", n.cfg.DataDir, "error", err)

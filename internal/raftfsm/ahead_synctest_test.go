@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/atmostonce/coordinator/internal/admission"
+	"github.com/atmostonce/coordinator/internal/raftlog"
 	"github.com/atmostonce/coordinator/internal/store"
 )
 
@@ -184,15 +185,15 @@ func (c *heldCluster) start(names ...string) {
 		if name == string(c.voters.Servers[0].ID) {
 			cfg.Bootstrap = c.voters
 		}
-		cfg.openLog = func(dir string, open logOpening) (durableLog, *segmentFiles, error) {
-			ahead := open.ahead
-			open.ahead = func(before store.Position, entries []*raft.Log) {
+		cfg.openLog = func(dir string, options raftlog.Options) (durableLog, error) {
+			ahead := options.Ahead
+			options.Ahead = func(before store.Position, entries []*raft.Log) {
 				ahead(before, entries)
 				held.sent()
 			}
-			log, files, err := openWAL(dir, open)
+			log, err := openLog(dir, options)
 			held.durableLog = log
-			return held, files, err
+			return held, err
 		}
 		group, err := Open(cfg)
 		if err != nil {

@@ -1,9 +1,7 @@
 package raftfsm
 
 import (
-	"bytes"
 	"errors"
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -284,85 +282,6 @@ func TestHeartbeatsDoNotWaitForWhatIsAhead(t *testing.T) {
 			t.Error("the heartbeat has taken what was ahead")
 		}
 	})
-}
-
-// The log tells of entries that this replica makes as the leader, once it knows what they
-// follow, before they are written, and as they can be read later.
-func TestTheLogTellsAheadOfItsOwnEntries(t *testing.T) {
-	var l *walLog
-	var told []string
-	var sent []*raft.Log
-	open := logOpening{ahead: func(before store.Position, entries []*raft.Log) {
-		told = append(told, fmt.Sprintf("%d of term %d behind %d of term %d", entries[0].Index, entries[0].Term, before.Index, before.Term))
-		sent = append(sent, entries...)
-		for _, entry := range entries {
-			if err := l.GetLog(entry.Index, &raft.Log{}); !errors.Is(err, raft.ErrLogNotFound) {
-				t.Errorf("entry %d is in the log before it was told of: %v", entry.Index, err)
-			}
-		}
-	}}
-	dir := t.TempDir()
-	l = openChained(t, dir, open)
-	expect := func(want ...string) {
-		t.Helper()
-		if fmt.Sprint(told) != fmt.Sprint(want) {
-			t.Errorf("told of %q, want %q", told, want)
-		}
-		for _, entry := range sent {
-			var read raft.Log
-			if err := l.GetLog(entry.Index, &read); err != nil || !sameEntry(&read, entry) {
-				t.Errorf("sent %+v, and the log holds %+v: %v", entry, read, err)
-			}
-		}
-		told, sent = nil, nil
-	}
-	own := func(term, from, to uint64) (logs []*raft.Log) {
-		for index := from; index <= to; index++ {
-			logs = append(logs, &raft.Log{Index: index, Term: term, Data: []byte{byte(index)}})
-		}
-		return logs
-	}
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(l.StoreLogs(own(1, 1, 2)))
-	expect("1 of term 1 behind 0 of term 0") // nothing: the transport sends nothing behind that
-	must(l.StoreLogs(own(1, 3, 5)))
-	expect("3 of term 1 behind 2 of term 1")
-	must(l.StoreLogs(own(2, 6, 6)))
-	expect("6 of term 2 behind 5 of term 1")
-
-	// What a leader sends is not sent on.
-	from := openChained(t, t.TempDir(), logOpening{})
-	must(from.StoreLogs(own(3, 7, 7)))
-	var theirs raft.Log
-	must(from.GetLog(7, &theirs))
-	must(l.StoreLogs([]*raft.Log{&theirs}))
-	expect()
-	must(from.Close())
-	must(l.StoreLogs(own(4, 8, 8)))
-	expect("8 of term 4 behind 7 of term 3")
-
-	// Where the end is another than that of the last append, its term is not known.
-	must(l.DeleteRange(7, 8))
-	must(l.StoreLogs(own(5, 7, 7)))
-	expect("7 of term 5 behind 6 of term 0")
-	must(l.DeleteRange(1, 3)) // the beginning changes nothing
-	must(l.StoreLogs(own(5, 8, 8)))
-	expect("8 of term 5 behind 7 of term 5")
-	must(l.Close())
-	open.there = true
-	l = openChained(t, dir, open)
-	must(l.StoreLogs(own(6, 9, 9)))
-	expect("9 of term 6 behind 8 of term 0")
-	if err := l.StoreLogs([]*raft.Log{{Index: 10, Term: 6, Extensions: bytes.Repeat([]byte{9}, linkBytes)}}); err == nil {
-		t.Error("an entry with a malformed link was taken")
-	}
-	expect()
-	must(l.Close())
 }
 
 // What does not fit behind the log's end is nobody's to send.

@@ -119,17 +119,17 @@ func bareSync(b *testing.B, dir string) time.Duration {
 		b.Fatal(err)
 	}
 	defer file.Close()
-	if err := allocate(file, segmentBytes); err != nil {
+	block := make([]byte, 4096)
+	if _, err := file.Write(make([]byte, 500*len(block))); err != nil { // so that only data changes below
 		b.Fatal(err)
 	}
-	block := make([]byte, 4096)
 	times := make([]time.Duration, 500)
 	for i := range times {
 		began := time.Now()
 		if _, err := file.WriteAt(block, int64(i)*int64(len(block))); err != nil {
 			b.Fatal(err)
 		}
-		if err := syncData(file); err != nil {
+		if err := file.Sync(); err != nil {
 			b.Fatal(err)
 		}
 		times[i] = time.Since(began)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/atmostonce/coordinator/internal/raftlog"
 	"github.com/atmostonce/coordinator/internal/store"
 )
 
@@ -46,7 +47,7 @@ type GroupConfig struct {
 	Store store.Config
 
 	limits  logLimits
-	openLog func(dir string, open logOpening) (durableLog, *segmentFiles, error)
+	openLog func(dir string, options raftlog.Options) (durableLog, error)
 }
 
 // logLimits bound the log. Tests set lower ones.
@@ -77,7 +78,7 @@ func (c GroupConfig) withDefaults() GroupConfig {
 		c.limits = defaultLimits()
 	}
 	if c.openLog == nil {
-		c.openLog = openWAL
+		c.openLog = openLog
 	}
 	return c
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/raft-wal/metadb"
 
 	"github.com/atmostonce/coordinator/internal/admission"
+	"github.com/atmostonce/coordinator/internal/raftlog"
 	"github.com/atmostonce/coordinator/internal/store"
 )
 
@@ -181,7 +182,7 @@ func TestCrashesWhileInstalling(t *testing.T) {
 // noteTerm does what raft does before it receives a state: it notes the leader's term.
 func noteTerm(t *testing.T, dir string, term uint64) {
 	t.Helper()
-	log, _, err := openWAL(dir, logOpening{logger: newSlogAdapter(discard()), rotated: func() {}})
+	log, err := raftlog.Open(dir, testOptions())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -313,7 +314,7 @@ func TestReconcile(t *testing.T) {
 				}
 			}
 			dir := t.TempDir()
-			log, _, err := openWAL(dir, logOpening{logger: newSlogAdapter(discard()), rotated: func() {}})
+			log, err := raftlog.Open(dir, testOptions())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -410,7 +411,7 @@ func TestTheLogsIndexIsNeverMadeAnew(t *testing.T) {
 				if err := os.Remove(index); err != nil {
 					return err
 				}
-				if _, _, err := openWAL(filepath.Join(dir, logName), logOpening{logger: newSlogAdapter(discard()), rotated: func() {}}); err == nil {
+				if _, err := raftlog.Open(filepath.Join(dir, logName), testOptions()); err == nil {
 					t.Error("the WAL took a segment for its own")
 				}
 				return nil
@@ -454,7 +455,7 @@ func TestBootstrapIsTakenUpAgain(t *testing.T) {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		log, _, err := openWAL(dir, logOpening{logger: newSlogAdapter(discard()), rotated: func() {}})
+		log, err := raftlog.Open(dir, testOptions())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,9 +7,8 @@
 //
 // An [Entry] is what the log holds: a version byte and a message of
 // coordinator.raftlog.v1. The state machine applies it to the store (fsm.go,
-// batch.go). The log is a raft-wal with segments of 8 MiB, which also keeps Raft's
-// term and vote (logstore.go, segments.go); its last entries are kept in memory as well
-// (logrecent.go). The snapshot is the state file itself (snapshot.go). Replicas compare
+// batch.go). The log is package raftlog's, watched here, and fatal where it fails
+// (logstore.go). The snapshot is the state file itself (snapshot.go). Replicas compare
 // their states by the log (check.go). The transport is Raft's own over a given stream
 // layer, with a memory of what was acknowledged (transport.go, acknowledged.go), and
 // sends entries before Raft does (ahead.go). In a shard's directory:
@@ -67,9 +66,9 @@
 //  9. Bytes are bounded: those of the log, of an entry's answers, of what is written
 //     behind.
 //  10. An index and a term name one entry: a replica that holds another than its leader
-//     stops (logchain.go).
+//     stops (package raftlog).
 //  11. What was synced to the log is there when it is opened again, or it is not opened
-//     (logend.go).
+//     (package raftlog).
 //  12. Replicas that have applied the same entries have the same state: one that has
 //     not stops (check.go).
 //
@@ -190,14 +189,6 @@
 //     more than three voters, the first request after a pause, or one of as many entries as
 //     a message takes, whose follower has to catch up. Close ends the wait.
 //   - When a request was sent, for [Group.Confirmed], is a moment after the wait.
-//
-// # Entries in memory
-//
-// An entry is read again soon after it was written: for each follower, and to be applied.
-// The last of them, up to 64 and up to 1 MiB of data, are read from memory. They are put
-// there once they are synced, and forgotten at every cut of the log, whichever end is cut.
-// An entry that is read from the disk is checked by its seal; one from memory has never
-// left it.
 //
 // # What may fail, and who hears of it
 //

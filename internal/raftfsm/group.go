@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/atmostonce/coordinator/internal/disk"
 	"github.com/atmostonce/coordinator/internal/store"
 )
 
@@ -18,8 +19,7 @@ type Group struct {
 	cfg       GroupConfig
 	store     *store.Store
 	log       *logStore
-	files     *segmentFiles
-	places    []place // does not change once it is open
+	places    []disk.Place // does not change once it is open
 	fsm       *fsm
 	transport *transport
 	watchdog  *watchdog
@@ -137,7 +137,7 @@ func (g *Group) Indexes() (applied, commit, last uint64) {
 }
 
 // LogBytes returns the bytes of the log's files, which are allocated by 8 MiB.
-func (g *Group) LogBytes() int64 { return g.files.total() }
+func (g *Group) LogBytes() int64 { return g.log.bytes() }
 
 // TransferLeadership hands leadership to the given server, or with "" to the one
 // that is furthest. It returns once another leads, or after an error within about

@@ -11,6 +11,8 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/atmostonce/coordinator/internal/disk"
+	"github.com/atmostonce/coordinator/internal/raftlog"
 	"github.com/atmostonce/coordinator/internal/store"
 )
 
@@ -73,13 +75,13 @@ func (g *Group) open() error {
 		return err
 	}
 	logger := newSlogAdapter(g.cfg.Logger)
-	log, files, err := g.cfg.openLog(filepath.Join(g.cfg.Dir, logName), logOpening{
-		logger: logger, rotated: func() { signal(g.rotated) }, there: !g.cfg.Create, ahead: g.sendAhead,
+	log, err := g.cfg.openLog(filepath.Join(g.cfg.Dir, logName), raftlog.Options{
+		Logger: g.cfg.Logger, WALLogger: logger, Create: g.cfg.Create,
+		Rotated: func() { signal(g.rotated) }, Ahead: g.sendAhead,
 	})
 	if err != nil {
 		return err
 	}
-	g.files = files
 	g.log = &logStore{log: log, watchdog: g.watchdog, fatal: g.cfg.Fatal, applied: func() (index, installed uint64) {
 		return g.store.Applied().Index, g.store.InstalledAt()
 	}}
@@ -142,7 +144,7 @@ func (g *Group) openDirectories() error {
 		return nil
 	}
 	// A power cut must not take the directory, and with it a vote, after it was cast.
-	return errors.Join(syncDirectory(g.cfg.Dir), syncDirectory(filepath.Dir(g.cfg.Dir)))
+	return errors.Join(disk.SyncDirectory(g.cfg.Dir), disk.SyncDirectory(filepath.Dir(g.cfg.Dir)))
 }
 
 func (g *Group) openState() error {

@@ -3,16 +3,10 @@ package raftfsm
 import (
 	"os"
 	"path/filepath"
-	"strings"
 
-	"github.com/atmostonce/coordinator/internal/membership"
+	"github.com/atmostonce/coordinator/internal/disk"
+	"github.com/atmostonce/coordinator/internal/raftlog"
 )
-
-// place is a file, or a directory, where it was when it was opened.
-type place struct {
-	path string
-	file os.FileInfo
-}
 
 // notePlaces notes what stays where it is as long as the group is open: the directories,
 // and all files of the log that are no segments.
@@ -24,24 +18,21 @@ func (g *Group) notePlaces() error {
 		return err
 	}
 	for _, entry := range entries {
-		if !strings.HasSuffix(entry.Name(), segmentSuffix) {
+		if !raftlog.IsSegment(entry.Name()) {
 			paths = append(paths, filepath.Join(log, entry.Name()))
 		}
 	}
 	for _, path := range paths {
-		file, err := os.Lstat(path)
+		at, err := disk.Note(path)
 		if err != nil {
 			return err
 		}
-		g.places = append(g.places, place{path, file})
+		g.places = append(g.places, at)
 	}
 	return nil
 }
 
-// segmentSuffix is that of the log's segments.
-const segmentSuffix = ".wal"
-
-// CheckPlaces returns [membership.ErrGone] where a file that the group has open is not in
+// CheckPlaces returns [disk.ErrGone] where a file that the group has open is not in
 // its place any more: what is written to it then is lost with it, however well it is
 // synced. Another error says that it cannot tell. It reads nothing, and waits as long as
 // the disk hangs.
@@ -51,19 +42,19 @@ const segmentSuffix = ".wal"
 // one that is written to.
 func (g *Group) CheckPlaces() error {
 	for _, p := range g.places {
-		if err := membership.CheckSame(p.path, p.file); err != nil {
+		if err := p.Check(); err != nil {
 			return err
 		}
 	}
-	if err := membership.CheckThere(filepath.Join(g.cfg.Dir, stateName)); err != nil {
+	if err := disk.CheckThere(filepath.Join(g.cfg.Dir, stateName)); err != nil {
 		return err
 	}
 	for {
-		tail := g.files.current()
-		if tail.path == "" {
+		tail := g.log.tail()
+		if tail.Path() == "" {
 			return nil
 		}
-		if err := membership.CheckSame(tail.path, tail.file); err == nil || g.files.current().path == tail.path {
+		if err := tail.Check(); err == nil || g.log.tail().Path() == tail.Path() {
 			return err
 		}
 	}

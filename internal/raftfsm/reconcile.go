@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/atmostonce/coordinator/internal/raftlog"
 	"github.com/atmostonce/coordinator/internal/store"
 )
 
@@ -15,7 +16,7 @@ var keyCurrentTerm = []byte("CurrentTerm")
 
 // ErrDiverged says that log and state do not belong together. It is wrapped with the
 // directory and what was found.
-var ErrDiverged = errors.New("log and state do not belong together")
+var ErrDiverged = raftlog.ErrDiverged
 
 // ErrStateDiffers says that this replica's state is not the leader's, although both have
 // applied the same entries. It is wrapped with what was found.

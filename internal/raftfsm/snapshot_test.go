@@ -354,3 +354,10 @@ func TestRestoreKnowsNoOtherSnapshot(t *testing.T) {
 		t.Errorf("fatal: %v", *m.fatals)
 	}
 }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

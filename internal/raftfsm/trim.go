@@ -18,7 +18,7 @@ func (g *Group) trim() {
 		case <-g.closing:
 			return
 		}
-		total, appended := g.files.total(), g.log.appended.Load()
+		total, appended := g.log.bytes(), g.log.appended.Load()
 		full := total > g.cfg.limits.bytesMax
 		switch {
 		case full:

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/atmostonce/coordinator/internal/raftlog"
 	"github.com/atmostonce/coordinator/internal/store"
 )
 
@@ -47,10 +48,10 @@ func (c *cluster) breakable(name string, fatal func(error)) (*Group, *brokenLog)
 	broken := &brokenLog{}
 	cfg := c.config(name)
 	cfg.Bootstrap, cfg.Fatal = c.voters, fatal
-	cfg.openLog = func(dir string, open logOpening) (durableLog, *segmentFiles, error) {
-		log, files, err := openWAL(dir, open)
+	cfg.openLog = func(dir string, options raftlog.Options) (durableLog, error) {
+		log, err := openLog(dir, options)
 		broken.durableLog = log
-		return broken, files, err
+		return broken, err
 	}
 	g, err := Open(cfg)
 	if err != nil {
@@ -216,7 +217,7 @@ func (w *watchdog) watches(name string, within time.Duration) bool {
 // the log from a goroutine that it does not wait for.
 func TestCallsAfterTheLogIsClosed(t *testing.T) {
 	dir := t.TempDir()
-	log, files, err := openWAL(dir, logOpening{logger: newSlogAdapter(discard()), rotated: func() {}})
+	log, err := raftlog.Open(dir, testOptions())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,8 +233,8 @@ func TestCallsAfterTheLogIsClosed(t *testing.T) {
 	if err := l.GetLog(2, &raft.Log{}); !errors.Is(err, raft.ErrLogNotFound) {
 		t.Errorf("an entry that is not there: %v", err)
 	}
-	if files.total() != segmentBytes {
-		t.Errorf("%d bytes", files.total())
+	if log.Bytes() != raftlog.SegmentBytes {
+		t.Errorf("%d bytes", log.Bytes())
 	}
 	if err := errors.Join(l.close(), l.close()); err != nil {
 		t.Fatal(err)
@@ -250,12 +251,12 @@ func TestCallsAfterTheLogIsClosed(t *testing.T) {
 		}
 	}
 	// The directory can be opened again at once: the metadata's lock is gone.
-	log, files, err = openWAL(dir, logOpening{logger: newSlogAdapter(discard()), rotated: func() {}})
+	log, err = raftlog.Open(dir, testOptions())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if last, err := log.LastIndex(); err != nil || last != 1 || files.total() != segmentBytes {
-		t.Errorf("last %d, %v, %d bytes", last, err, files.total())
+	if last, err := log.LastIndex(); err != nil || last != 1 || log.Bytes() != raftlog.SegmentBytes {
+		t.Errorf("last %d, %v, %d bytes", last, err, log.Bytes())
 	}
 	if err := log.Close(); err != nil {
 		t.Error(err)

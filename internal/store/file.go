@@ -312,15 +312,6 @@ func (c change) write(records, responses *bolt.Bucket, sequence uint64) error {
 	return nil
 }
 
-// syncDirectory makes a rename in the directory of path durable.
-func syncDirectory(path string) error {
-	directory, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(directory.Sync(), directory.Close())
-}
-
 // removeLeftovers removes what a process that died was about to make.
 func removeLeftovers(path string) error {
 	entries, err := os.ReadDir(filepath.Dir(path))

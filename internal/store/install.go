@@ -3,8 +3,11 @@ package store
 import (
 	"errors"
 	"os"
+	"path/filepath"
 
 	bolt "go.etcd.io/bbolt"
+
+	"github.com/atmostonce/coordinator/internal/disk"
 )
 
 // Install replaces the state by a copy that has arrived in the file at path, which
@@ -66,7 +69,7 @@ func (s *Store) replace(f *file, h head, x *index) (*file, error) {
 	if err := os.Rename(f.path, s.config.Path); err != nil {
 		return nil, fileError(f.path, err)
 	}
-	if err := syncDirectory(s.config.Path); err != nil {
+	if err := disk.SyncDirectory(filepath.Dir(s.config.Path)); err != nil {
 		return nil, &faultError{cause: err} // which of the two is there after a crash is open
 	}
 	f.path = s.config.Path

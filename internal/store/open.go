@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"time"
 	"unsafe"
 
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/atmostonce/coordinator/internal/admission"
+	"github.com/atmostonce/coordinator/internal/disk"
 )
 
 // Open opens the shard's state file, or creates it where there is none and the
@@ -74,7 +76,7 @@ func create(c Config) (*file, error) {
 		err = os.Rename(f.path, c.Path)
 	}
 	if err == nil {
-		err = syncDirectory(c.Path)
+		err = disk.SyncDirectory(filepath.Dir(c.Path))
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.close())

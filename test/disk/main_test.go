@@ -50,8 +50,8 @@ type edit struct{ file, from, to string }
 // small are bounds that make a log of a few hundred KiB do what a real one does after
 // hundreds of MiB: fill segments, be cut, send its followers the state instead.
 var small = []edit{
-	{"internal/raftfsm/logstore.go", "const segmentBytes = 8 << 20", "const segmentBytes = 64 << 10"},
-	{"internal/raftfsm/blocks.go", "const zeroBytes = 128 << 10", "const zeroBytes = 16 << 10"},
+	{"internal/raftlog/log.go", "const SegmentBytes = 8 << 20", "const SegmentBytes = 64 << 10"},
+	{"internal/raftlog/blocks.go", "const zeroBytes = 128 << 10", "const zeroBytes = 16 << 10"},
 	{"internal/raftfsm/config.go", "snapshotBytes:   256 << 20,", "snapshotBytes:   192 << 10,"},
 	{"internal/raftfsm/config.go", "snapshotEntries: 8192,", "snapshotEntries: 64,"},
 	{"internal/raftfsm/config.go", "bytesMax:        512 << 20,", "bytesMax:        1 << 20,"},

@@ -577,7 +577,7 @@ func TestMissingSyncInTheProgram(t *testing.T) {
 	}
 	needsStrace(t)
 	careless := append(slices.Clone(small), edit{
-		"internal/raftfsm/sync_linux.go",
+		"internal/raftlog/sync_linux.go",
 		"flags := os.O_WRONLY | syscall.O_DSYNC",
 		"flags := os.O_WRONLY",
 	})

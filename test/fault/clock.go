@@ -72,7 +72,7 @@ func shortLog() []process.Edit {
 	return []process.Edit{
 		{File: "internal/raftfsm/config.go", Old: "snapshotEntries: 8192,", New: "snapshotEntries: 60,"},
 		{File: "internal/raftfsm/config.go", Old: "trailing:        10_240,", New: "trailing:        16,"},
-		{File: "internal/raftfsm/logstore.go", Old: "const segmentBytes = 8 << 20", New: "const segmentBytes = 128 << 10"},
+		{File: "internal/raftlog/log.go", Old: "const SegmentBytes = 8 << 20", New: "const SegmentBytes = 128 << 10"},
 		{File: "internal/raftfsm/open.go", Old: "snapshotInterval = time.Minute", New: "snapshotInterval = 500 * time.Millisecond"},
 	}
 }

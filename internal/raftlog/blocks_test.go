@@ -1,4 +1,4 @@
-package raftfsm
+package raftlog
 
 import (
 	"bytes"
@@ -11,19 +11,19 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/atmostonce/coordinator/internal/membership"
+	"github.com/atmostonce/coordinator/internal/disk"
 )
 
 // waysToWrite are those that a file system may take.
 var waysToWrite = map[string]func(t *testing.T) *blockWriter{
-	"past the page cache": func(*testing.T) *blockWriter { return newBlockWriter(discard()) },
+	"past the page cache": func(*testing.T) *blockWriter { return newBlockWriter(testOptions().Logger) },
 	"through the page cache": func(*testing.T) *blockWriter {
-		w := newBlockWriter(discard())
+		w := newBlockWriter(testOptions().Logger)
 		w.cached = true
 		return w
 	},
 	"past the page cache is not opened": func(t *testing.T) *blockWriter {
-		w := newBlockWriter(discard())
+		w := newBlockWriter(testOptions().Logger)
 		refused := false
 		w.open = func(path string, direct bool) (*os.File, error) {
 			if direct {
@@ -38,7 +38,7 @@ var waysToWrite = map[string]func(t *testing.T) *blockWriter{
 		return w
 	},
 	"past the page cache is not written": func(*testing.T) *blockWriter {
-		w := newBlockWriter(discard())
+		w := newBlockWriter(testOptions().Logger)
 		// A kernel that asks for aligned memory refuses this buffer; others write it.
 		w.buffer = blocksInMemory(blockBufferMax + blockBytes)[1 : blockBufferMax+1]
 		return w
@@ -107,7 +107,7 @@ func newSegmentFile(t *testing.T, path string) *os.File {
 	t.Helper()
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	must(t, err)
-	must(t, allocate(file, segmentBytes))
+	must(t, allocate(file, SegmentBytes))
 	return file
 }
 
@@ -161,7 +161,7 @@ func TestTheTurnToThePageCacheIsTold(t *testing.T) {
 func TestReadersSeeWhatWasWritten(t *testing.T) {
 	file := newSegmentFile(t, filepath.Join(t.TempDir(), "segment"))
 	defer file.Close()
-	w := newBlockWriter(discard())
+	w := newBlockWriter(testOptions().Logger)
 	content := make([]byte, 0, 2<<20)
 	for i := range cap(content) {
 		content = append(content, byte(1+i%251))
@@ -210,7 +210,7 @@ func TestReadersSeeWhatWasWritten(t *testing.T) {
 func TestBlocksThatCannotBeWritten(t *testing.T) {
 	file := newSegmentFile(t, filepath.Join(t.TempDir(), "segment"))
 	defer file.Close()
-	w := newBlockWriter(discard())
+	w := newBlockWriter(testOptions().Logger)
 	broken := true
 	w.open = func(path string, direct bool) (*os.File, error) {
 		if broken {
@@ -226,7 +226,7 @@ func TestBlocksThatCannotBeWritten(t *testing.T) {
 	until, err := w.writeAt(file, []byte("kept"), 0)
 	must(t, err)
 	compareSegment(t, file, []byte("kept"), until)
-	if _, err := w.writeAt(file, []byte("x"), 2*segmentBytes+1); err == nil {
+	if _, err := w.writeAt(file, []byte("x"), 2*SegmentBytes+1); err == nil {
 		t.Error("a write began behind the end of the file")
 	}
 	until, err = w.writeAt(file, []byte(" too"), 4)
@@ -236,7 +236,7 @@ func TestBlocksThatCannotBeWritten(t *testing.T) {
 	must(t, w.close(file.Name()))
 	must(t, os.Rename(file.Name(), file.Name()+".moved"))
 	must(t, newSegmentFile(t, file.Name()).Close())
-	if _, err := w.writeAt(file, []byte("x"), 8); !errors.Is(err, membership.ErrGone) {
+	if _, err := w.writeAt(file, []byte("x"), 8); !errors.Is(err, disk.ErrGone) {
 		t.Errorf("a write to a file that has been replaced: %v", err)
 	}
 }

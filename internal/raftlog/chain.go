@@ -1,4 +1,4 @@
-package raftfsm
+package raftlog
 
 import (
 	"encoding/binary"
@@ -102,9 +102,16 @@ func (e chainEnd) after(log *raft.Log) (chainEnd, link, error) {
 	return chainEnd{index: log.Index, hash: carried.hash}, carried, nil
 }
 
-// contradicts returns an error where an entry that a leader sent is not the one that
-// this replica has stored at its index in its term.
-func contradicts(sent, stored *raft.Log) error {
+// CheckLink returns an error where an entry that a leader sent carries no link that can be read.
+func CheckLink(sent *raft.Log) error {
+	_, err := decodeLink(sent.Extensions)
+	return err
+}
+
+// Contradicts returns an error where an entry that a leader sent is not the one that
+// this replica has stored at its index in its term. It wraps [ErrDiverged] where two leaders
+// of the term have written different logs.
+func Contradicts(sent, stored *raft.Log) error {
 	if sent.Term != stored.Term {
 		return nil // raft decides between terms
 	}

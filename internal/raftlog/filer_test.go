@@ -1,4 +1,4 @@
-package raftfsm
+package raftlog
 
 import (
 	"errors"
@@ -11,16 +11,16 @@ import (
 	"github.com/hashicorp/raft-wal/types"
 )
 
-func openTestLog(t *testing.T, dir string) durableLog {
+func openTestLog(t *testing.T, dir string) *Log {
 	t.Helper()
-	log, _, err := openWAL(dir, logOpening{logger: newSlogAdapter(discard()), rotated: func() {}})
+	log, err := Open(dir, testOptions())
 	if err != nil {
 		t.Fatal(err)
 	}
 	return log
 }
 
-func storeTestLogs(t *testing.T, log durableLog, from, to, term uint64) {
+func storeTestLogs(t *testing.T, log *Log, from, to, term uint64) {
 	t.Helper()
 	for index := from; index <= to; index++ {
 		if err := log.StoreLogs([]*raft.Log{{Index: index, Term: term, Data: fmt.Appendf(nil, "%d of term %d", index, term)}}); err != nil {
@@ -98,7 +98,7 @@ func TestLogThatWasCutAndDamagedIsRefused(t *testing.T) {
 	if err := file.Close(); err != nil {
 		t.Fatal(err)
 	}
-	opened, _, err := openWAL(dir, logOpening{logger: newSlogAdapter(discard()), rotated: func() {}})
+	opened, err := Open(dir, testOptions())
 	if !errors.Is(err, types.ErrCorrupt) {
 		t.Errorf("got %v, %v", opened, err)
 	}

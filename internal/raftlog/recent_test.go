@@ -1,4 +1,4 @@
-package raftfsm
+package raftlog
 
 import (
 	"bytes"
@@ -130,28 +130,10 @@ func TestRecentEntriesAreReadWhileTheyChange(t *testing.T) {
 	readers.Wait()
 }
 
-// openChained opens a log without a group.
-func openChained(t *testing.T, dir string, open logOpening) *walLog {
-	t.Helper()
-	open.logger, open.rotated = newSlogAdapter(discard()), func() {}
-	log, _, err := openWAL(dir, open)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return log.(*walLog)
-}
-
-// sameEntry reports whether two entries are the same to whoever reads them. Whether a
-// moment has a monotonic reading is not.
-func sameEntry(a, b *raft.Log) bool {
-	return a.Index == b.Index && a.Term == b.Term && a.Type == b.Type && bytes.Equal(a.Data, b.Data) &&
-		bytes.Equal(a.Extensions, b.Extensions) && a.AppendedAt.Equal(b.AppendedAt)
-}
-
 // What is read from memory is what is read from the disk, now and after a restart.
 func TestRecentEntriesAreThoseOfTheDisk(t *testing.T) {
 	dir := t.TempDir()
-	l := openChained(t, dir, logOpening{})
+	l := openTestLog(t, dir)
 	const entries = 2 * recentMax
 	var fromMemory []raft.Log
 	for index := uint64(1); index <= entries; index++ {
@@ -184,7 +166,10 @@ func TestRecentEntriesAreThoseOfTheDisk(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	l = openChained(t, dir, logOpening{there: true})
+	l, err := Open(dir, ofBefore())
+	if err != nil {
+		t.Fatal(err)
+	}
 	if first, _ := l.recent.kept(t, entries); first != 0 {
 		t.Errorf("entry %d is kept before anything was added", first)
 	}
@@ -196,7 +181,7 @@ func TestRecentEntriesAreThoseOfTheDisk(t *testing.T) {
 
 // What has been cut off the log is not read from memory, and what comes in its place is.
 func TestRecentEntriesAfterACut(t *testing.T) {
-	l := openChained(t, t.TempDir(), logOpening{})
+	l := openTestLog(t, t.TempDir())
 	defer l.Close()
 	store := func(term, from, to uint64) {
 		t.Helper()
@@ -256,7 +241,7 @@ func TestRecentEntriesAfterACut(t *testing.T) {
 
 // An entry that the log has refused is not read either.
 func TestWhatWasNotStoredIsNotRecent(t *testing.T) {
-	l := openChained(t, t.TempDir(), logOpening{})
+	l := openTestLog(t, t.TempDir())
 	defer l.Close()
 	if err := l.StoreLogs(entriesOf(1, 1, 1)); err != nil {
 		t.Fatal(err)

@@ -1,4 +1,4 @@
-package raftfsm
+package raftlog
 
 import (
 	"encoding/binary"
@@ -75,7 +75,7 @@ func scanTail(content []byte) segmentTail {
 }
 
 // settleTail prepares the log for the WAL.
-func settleTail(dir string, meta *logIndex) error {
+func settleTail(dir string, meta *walIndex) error {
 	state, err := meta.Load(dir)
 	if err != nil || len(state.Segments) == 0 {
 		return err
@@ -112,7 +112,7 @@ func settleTail(dir string, meta *logIndex) error {
 	last.IndexStart = tail.index
 	next := types.SegmentInfo{
 		ID: state.NextSegmentID, BaseIndex: last.MaxIndex + 1, MinIndex: last.MaxIndex + 1,
-		SizeLimit: segmentBytes, Codec: last.Codec, CreateTime: time.Now(),
+		SizeLimit: SegmentBytes, Codec: last.Codec, CreateTime: time.Now(),
 	}
 	state.NextSegmentID++
 	state.Segments = append(state.Segments, next)

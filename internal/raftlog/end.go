@@ -1,4 +1,4 @@
-package raftfsm
+package raftlog
 
 import (
 	"encoding/binary"
@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/atmostonce/coordinator/internal/disk"
 )
 
 // endName is the file in a log's directory that says where the log ends.
@@ -61,7 +63,7 @@ func createEnd(dir, path string) (*endFile, chainEnd, error) {
 	e := &endFile{file: file}
 	err = errors.Join(e.write(chainEnd{}), file.Sync(), file.Close())
 	if err == nil {
-		err = errors.Join(os.Rename(making, path), syncDirectory(dir))
+		err = errors.Join(os.Rename(making, path), disk.SyncDirectory(dir))
 	}
 	if err != nil {
 		return nil, chainEnd{}, fmt.Errorf("log: making %s: %w", path, err)

@@ -1,4 +1,4 @@
-package raftfsm
+package raftlog
 
 import (
 	"bytes"
@@ -50,14 +50,14 @@ func testBatch(first uint64, count, size int) []*raft.Log {
 	return logs
 }
 
-func storeBatch(t *testing.T, log durableLog, logs []*raft.Log) {
+func storeBatch(t *testing.T, log *Log, logs []*raft.Log) {
 	t.Helper()
 	if err := log.StoreLogs(logs); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func closeTestLog(t *testing.T, log durableLog) {
+func closeTestLog(t *testing.T, log *Log) {
 	t.Helper()
 	if err := log.Close(); err != nil {
 		t.Fatal(err)
@@ -98,7 +98,7 @@ func sealedSegment(t *testing.T, dir string) (index, end []byte, before, last ui
 		index, end = readTestFile(t, filepath.Join(dir, metadb.FileName)), readTestFile(t, filepath.Join(dir, endName))
 		before, last = next-1, next+count-1
 		storeBatch(t, log, testBatch(next, count, size))
-		if last*size >= segmentBytes { // the next one is made in the background
+		if last*size >= SegmentBytes { // the next one is made in the background
 			storeBatch(t, log, testBatch(last+1, 1, 10))
 			break
 		}
@@ -118,9 +118,9 @@ func sealedSegment(t *testing.T, dir string) (index, end []byte, before, last ui
 const perSegment = 64
 
 // fillSegment seals a segment that is empty with one append, of the entries from one on.
-func fillSegment(t *testing.T, log durableLog, first uint64) {
+func fillSegment(t *testing.T, log *Log, first uint64) {
 	t.Helper()
-	storeBatch(t, log, testBatch(first, perSegment, segmentBytes/perSegment))
+	storeBatch(t, log, testBatch(first, perSegment, SegmentBytes/perSegment))
 }
 
 // An append that seals a segment returns when the next one has been begun.
@@ -172,40 +172,6 @@ func TestClosedRightBehindTheAppendThatSeals(t *testing.T) {
 		t.Errorf("segments %q", segments)
 	}
 	goesOn(t, dir, 1, perSegment)
-}
-
-// A segment that cannot be begun for want of an answer of the disk is an append that does not
-// return, of which the watchdog tells, and whatever else is to change the log waits for it.
-func TestANextSegmentThatHangs(t *testing.T) {
-	dir := t.TempDir()
-	reached, answered := make(chan struct{}), make(chan struct{})
-	begun := 0
-	log, _, err := openWAL(dir, logOpening{logger: newSlogAdapter(discard()), rotated: func() {
-		if begun++; begun == 2 { // the first one is the log's own
-			close(reached)
-			<-answered
-		}
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &watchdog{calls: make(map[*diskCall]struct{})}
-	l := &logStore{log: log, watchdog: w, fatal: func(err error) { t.Error(err) }, applied: func() (index, installed uint64) { return 0, 0 }}
-	results := make(chan error, 2)
-	go func() { results <- l.StoreLogs(testBatch(1, perSegment, segmentBytes/perSegment)) }()
-	<-reached
-	go func() { results <- l.DeleteRange(perSegment, perSegment) }()
-	for range watchTicksMax - 1 {
-		w.tick()
-	}
-	if name, hung := w.tick(); !hung || name != "an append to the log" {
-		t.Errorf("hung %t: %q", hung, name)
-	}
-	close(answered)
-	if err := errors.Join(<-results, <-results, l.close()); err != nil {
-		t.Error(err)
-	}
-	goesOn(t, dir, 1, perSegment-1)
 }
 
 // A crash between the batch that seals a segment and the note of it in the index leaves a
@@ -276,7 +242,7 @@ func TestDamagedEndIsNotWiped(t *testing.T) {
 	content := readTestFile(t, segment)
 	content[scanTail(content).end-30] ^= 1
 	writeTestFile(t, segment, content)
-	if _, _, err := openWAL(dir, logOpening{logger: newSlogAdapter(discard()), rotated: func() {}, there: true}); !errors.Is(err, ErrDiverged) {
+	if _, err := Open(dir, ofBefore()); !errors.Is(err, ErrDiverged) {
 		t.Errorf("a damaged end: %v", err)
 	}
 	if !bytes.Equal(readTestFile(t, segment), content) {
@@ -290,7 +256,7 @@ func TestASegmentToAppendToBeforeOthers(t *testing.T) {
 	dir := t.TempDir()
 	log := openTestLog(t, dir)
 	fillSegment(t, log, 1)
-	meta := log.(*walLog).meta
+	meta := log.meta
 	state, err := meta.Load(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -299,7 +265,7 @@ func TestASegmentToAppendToBeforeOthers(t *testing.T) {
 	if err := errors.Join(meta.CommitState(state), log.Close()); err != nil {
 		t.Fatal(err)
 	}
-	_, _, err = openWAL(dir, logOpening{logger: newSlogAdapter(discard()), rotated: func() {}, there: true})
+	_, err = Open(dir, ofBefore())
 	if err == nil {
 		t.Fatal("it was opened")
 	}
@@ -316,10 +282,10 @@ func TestWhyTheNextSegmentIsMissing(t *testing.T) {
 	dir := t.TempDir()
 	log := openTestLog(t, dir)
 	defer closeTestLog(t, log)
-	if err := log.(*walLog).meta.Close(); err != nil { // so that no change of it succeeds
+	if err := log.meta.Close(); err != nil { // so that no change of it succeeds
 		t.Fatal(err)
 	}
-	if err := log.StoreLogs(testBatch(1, perSegment, segmentBytes/perSegment)); !errors.Is(err, metadb.ErrUnintialized) {
+	if err := log.StoreLogs(testBatch(1, perSegment, SegmentBytes/perSegment)); !errors.Is(err, metadb.ErrUnintialized) {
 		t.Errorf("%v does not say why", err)
 	}
 	if last, err := log.LastIndex(); last != perSegment || err != nil {
@@ -330,7 +296,7 @@ func TestWhyTheNextSegmentIsMissing(t *testing.T) {
 // An entry that is read while the log is cut is read, or is gone. The WAL would close the
 // segment under whoever began to read it before the latest one was begun.
 func TestEntriesThatAreReadBesideACut(t *testing.T) {
-	const large = segmentBytes // it takes a while to read
+	const large = SegmentBytes // it takes a while to read
 	log := openTestLog(t, t.TempDir())
 	defer closeTestLog(t, log)
 	storeBatch(t, log, testBatch(1, 1, large))

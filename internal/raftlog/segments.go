@@ -1,4 +1,4 @@
-package raftfsm
+package raftlog
 
 import (
 	"errors"
@@ -6,9 +6,12 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 
 	"github.com/hashicorp/raft-wal/types"
+
+	"github.com/atmostonce/coordinator/internal/disk"
 )
 
 // segmentFiles is the file system as the WAL sees it. It differs from the WAL's own
@@ -17,14 +20,14 @@ import (
 // since a segment that comes back after a power cut is not in the metadata and is
 // deleted at the next start.
 type segmentFiles struct {
-	// rotated is called after a segment has been created. It must not block.
+	// rotated is called after a segment has been created, unless it is nil. It must not block.
 	rotated func()
 	writer  *blockWriter
 
 	mu    sync.Mutex
 	sizes map[string]int64 // by path
 	bytes int64            // their sum
-	tail  place            // the segment that is written to
+	tail  disk.Place       // the segment that is written to
 	wrong error            // of the latest file that could not be made
 }
 
@@ -33,6 +36,10 @@ var _ types.VFS = (*segmentFiles)(nil)
 func newSegmentFiles(rotated func(), logger *slog.Logger) *segmentFiles {
 	return &segmentFiles{rotated: rotated, writer: newBlockWriter(logger), sizes: make(map[string]int64)}
 }
+
+// IsSegment reports whether a file of the log's directory is a segment, by its name. All
+// others stay in their places as long as the log is open.
+func IsSegment(name string) bool { return strings.HasSuffix(name, ".wal") }
 
 // total returns the bytes that the segments take.
 func (s *segmentFiles) total() int64 {
@@ -55,13 +62,13 @@ func (s *segmentFiles) resize(path string, size int64) {
 
 // write notes the segment that is written to from now on.
 func (s *segmentFiles) write(file *os.File) error {
-	info, err := file.Stat()
+	at, err := disk.Of(file)
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.tail = place{file.Name(), info}
+	s.tail = at
 	return nil
 }
 
@@ -69,13 +76,13 @@ func (s *segmentFiles) write(file *os.File) error {
 func (s *segmentFiles) forget(path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.tail.path == path {
-		s.tail = place{}
+	if s.tail.Path() == path {
+		s.tail = disk.Place{}
 	}
 }
 
-// current returns the segment that is written to; with no path where there is none.
-func (s *segmentFiles) current() place {
+// current returns the segment that is written to; the zero value where there is none.
+func (s *segmentFiles) current() disk.Place {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.tail
@@ -125,7 +132,9 @@ func (s *segmentFiles) Create(dir, name string, size uint64) (types.WritableFile
 		return nil, errors.Join(s.fail(err), file.Close(), os.Remove(path))
 	}
 	s.resize(path, int64(size))
-	s.rotated()
+	if s.rotated != nil {
+		s.rotated()
+	}
 	return &segmentFile{File: file, files: s, size: int64(size), dir: dir}, nil
 }
 
@@ -200,18 +209,10 @@ func (f *segmentFile) Sync() error {
 	}
 	dir := f.dir
 	f.dir = ""
-	return syncDirectory(dir)
+	return disk.SyncDirectory(dir)
 }
 
 // Close implements [io.Closer].
 func (f *segmentFile) Close() error {
 	return errors.Join(f.files.writer.close(f.Name()), f.File.Close())
-}
-
-func syncDirectory(dir string) error {
-	file, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(file.Sync(), file.Close())
 }

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package raftfsm
+package raftlog
 
 import "os"
 

@@ -1,4 +1,4 @@
-package raftfsm
+package raftlog
 
 import (
 	"encoding/binary"

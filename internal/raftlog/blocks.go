@@ -1,4 +1,4 @@
-package raftfsm
+package raftlog
 
 import (
 	"errors"
@@ -8,7 +8,7 @@ import (
 	"sync"
 	"unsafe"
 
-	"github.com/atmostonce/coordinator/internal/membership"
+	"github.com/atmostonce/coordinator/internal/disk"
 )
 
 // blockBytes is what a write begins and ends at a multiple of, in the file and in memory:
@@ -118,9 +118,9 @@ func (w *blockWriter) turnTo(segment *os.File) error {
 	if err != nil {
 		return err
 	}
-	info, err := segment.Stat()
+	at, err := disk.Of(segment)
 	if err == nil {
-		err = membership.CheckSame(path, info)
+		err = at.Check()
 	}
 	if err != nil {
 		return errors.Join(err, file.Close())

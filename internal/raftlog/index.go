@@ -1,4 +1,4 @@
-package raftfsm
+package raftlog
 
 import (
 	"sync"
@@ -7,9 +7,9 @@ import (
 	"github.com/hashicorp/raft-wal/types"
 )
 
-// logIndex is the WAL's own index. It remembers a write that has failed, which the WAL only
+// walIndex is the WAL's own index. It remembers a write that has failed, which the WAL only
 // logs where it begins a segment.
-type logIndex struct {
+type walIndex struct {
 	metadb.BoltMetaDB
 
 	mu    sync.Mutex
@@ -17,7 +17,7 @@ type logIndex struct {
 }
 
 // CommitState implements [types.MetaStore].
-func (x *logIndex) CommitState(state types.PersistentState) error {
+func (x *walIndex) CommitState(state types.PersistentState) error {
 	err := x.BoltMetaDB.CommitState(state)
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -26,7 +26,7 @@ func (x *logIndex) CommitState(state types.PersistentState) error {
 }
 
 // failure returns why the latest change of the index failed, or nil.
-func (x *logIndex) failure() error {
+func (x *walIndex) failure() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.wrong
