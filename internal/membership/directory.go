@@ -19,6 +19,7 @@ import (
 // or node.json had.
 type Directory struct {
 	self   peer.Member
+	selfID raft.ServerID
 	listed map[string]string // name → host:port
 
 	mu      sync.Mutex
@@ -31,11 +32,11 @@ type entry struct {
 }
 
 func newDirectory(self peer.Member, listed []peer.Listed) *Directory {
-	d := &Directory{self: self, listed: make(map[string]string), members: make(map[raft.ServerID]*entry)}
+	d := &Directory{self: self, selfID: self.ID(), listed: make(map[string]string), members: make(map[raft.ServerID]*entry)}
 	for _, l := range listed {
 		d.listed[l.Name] = l.Address
 	}
-	d.members[self.ID()] = &entry{member: self}
+	d.members[d.selfID] = &entry{member: self}
 	return d
 }
 
@@ -59,13 +60,13 @@ func (d *Directory) Find(id raft.ServerID) (hostPort string, ok bool) {
 	if e == nil {
 		return "", false
 	}
-	hostPort = d.address(e)
+	hostPort = d.address(id, e)
 	return hostPort, hostPort != ""
 }
 
 // address returns the best peer address of a member.
-func (d *Directory) address(e *entry) string {
-	if e.heard.IsZero() && e.member.ID() != d.self.ID() {
+func (d *Directory) address(id raft.ServerID, e *entry) string {
+	if e.heard.IsZero() && id != d.selfID {
 		if listed := d.listed[e.member.Name]; listed != "" {
 			return listed
 		}
@@ -89,9 +90,9 @@ func (d *Directory) Members() []peer.Member {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	members := make([]peer.Member, 0, len(d.members))
-	for _, e := range d.members {
+	for id, e := range d.members {
 		member := e.member
-		member.PeerAddress = d.address(e)
+		member.PeerAddress = d.address(id, e)
 		members = append(members, member)
 	}
 	slices.SortFunc(members, func(a, b peer.Member) int {
@@ -111,7 +112,7 @@ func (d *Directory) set(members []peer.Member) (changed bool) {
 		switch known := d.members[id]; {
 		case known != nil:
 			next[id] = known
-		case id == d.self.ID():
+		case id == d.selfID:
 			next[id] = &entry{member: d.self}
 		default:
 			next[id] = &entry{member: m}
@@ -129,7 +130,7 @@ func (d *Directory) hear(m peer.Member, now time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	e := d.members[m.ID()]
-	if e == nil || m.ID() == d.self.ID() {
+	if e == nil || m.ID() == d.selfID {
 		return false
 	}
 	if m.PeerAddress == "" {
