@@ -42,36 +42,46 @@ func reconcile(dir string, log *logStore, state *store.Store, logger *slog.Logge
 	if err := checkTerm(dir, log, last, applied.Term); err != nil {
 		return err
 	}
-	installed := applied.Index > 0 && state.InstalledAt() == applied.Index
-
-	wrong := ""
-	switch {
-	case last == 0 && (applied.Index == 0 || installed):
-		return nil
-	case last < applied.Index:
-		wrong = fmt.Sprintf("the log ends at %d, and the state has applied %d", last, applied.Index)
-	case first > applied.Index+1:
+	if first > applied.Index+1 {
 		return fmt.Errorf("%s: %w: the log begins at %d, and the state has applied no more than %d", dir, ErrDiverged, first, applied.Index)
-	case first <= applied.Index:
-		var entry raft.Log
-		if err := log.GetLog(applied.Index, &entry); err != nil {
-			return fmt.Errorf("%s: log entry %d: %w", dir, applied.Index, err)
-		}
-		if entry.Term != applied.Term {
-			wrong = fmt.Sprintf("entry %d is of term %d in the log, and of term %d in the state", applied.Index, entry.Term, applied.Term)
-		}
 	}
-	switch {
-	case wrong == "":
+	wrong, err := lacks(log, first, last, applied)
+	if err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	if wrong == "" {
 		return readable(dir, log, max(first, applied.Index+1), last)
-	case !installed:
+	}
+	if state.InstalledAt() != applied.Index {
 		return fmt.Errorf("%s: %w: %s; a file was lost or put back", dir, ErrDiverged, wrong)
+	}
+	if last == 0 {
+		return nil
 	}
 	logger.Info("emptying the log of before the state was installed", "dir", dir, "first", first, "last", last, "applied", applied.Index)
 	if err := log.DeleteRange(first, last); err != nil {
 		return fmt.Errorf("%s: emptying the log: %w", dir, err)
 	}
 	return nil
+}
+
+// lacks says how a log that goes from first to last does not hold what the state has applied;
+// "" where it does, or was cut behind it.
+func lacks(log *logStore, first, last uint64, applied store.Position) (wrong string, err error) {
+	switch {
+	case last < applied.Index:
+		return fmt.Sprintf("the log ends at %d, and the state has applied %d", last, applied.Index), nil
+	case applied.Index == 0 || first > applied.Index:
+		return "", nil
+	}
+	var entry raft.Log
+	if err := log.GetLog(applied.Index, &entry); err != nil {
+		return "", fmt.Errorf("log entry %d: %w", applied.Index, err)
+	}
+	if entry.Term != applied.Term {
+		return fmt.Sprintf("entry %d is of term %d in the log, and of term %d in the state", applied.Index, entry.Term, applied.Term), nil
+	}
+	return "", nil
 }
 
 // readable sees that the entries that are to be applied can be: better now, with
