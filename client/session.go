@@ -126,7 +126,7 @@ func callShared[Q, A proto.Message](
 	case errors.Is(err, errNotSent) && ctx.Err() == nil:
 		return alone(ctx, request, options...)
 	case err != nil && call.sent:
-		fill(options, call, nil)
+		fill(options, call, session.named()) // one of another cluster has done nothing in this one
 		return none, err
 	case err != nil:
 		return none, err
@@ -398,6 +398,17 @@ func (x *session) end(err error) {
 		x.err = err
 	}
 	close(x.ended)
+}
+
+// named returns the cluster that the node has named as its own, as a call by itself has it in its
+// headers, refused or not.
+func (x *session) named() metadata.MD {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if len(x.cluster) == 0 {
+		return nil
+	}
+	return metadata.MD{clusterKey: x.cluster}
 }
 
 // header returns what an answer says, as a call by itself has it in its headers.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -168,6 +169,27 @@ func TestACoordinatorWithoutSessions(t *testing.T) {
 		}
 		if tries.Load() != 1 {
 			t.Errorf("a session was tried %d times", tries.Load())
+		}
+	})
+}
+
+// A node of another cluster refuses a session as it refuses a call: nothing was done here, and
+// nobody is told that it may have been.
+func TestASessionWithAnotherCluster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := start(t, 1)
+		nodes.Latency(100 * time.Microsecond)
+		var w wire
+		// It is over before the pause after the first try is, so that no try is cut off.
+		c := dial(t, nodes, w.watch(), client.WithSessions(true), client.WithCluster(strings.Repeat("0f", 16)), client.WithCallTimeout(12*time.Millisecond))
+		crowd(100, func(i int) {
+			_, err := c.Reserve(t.Context(), id(fmt.Sprint("k", i)))
+			if want(t, err, client.ErrUnavailable); errors.Is(err, client.ErrUnknown) {
+				t.Error(err)
+			}
+		})
+		if w.sessions.Load() == 0 {
+			t.Error("there was no session")
 		}
 	})
 }
