@@ -123,7 +123,7 @@ func callShared[Q, A proto.Message](
 	}
 	answer, err := session.wait(ctx, call)
 	switch {
-	case errors.Is(err, errNotSent) && ctx.Err() == nil:
+	case errors.Is(err, errNotSent): // where its time is over by now, gRPC says so
 		return alone(ctx, request, options...)
 	case err != nil && call.sent:
 		fill(options, call, session.named()) // one of another cluster has done nothing in this one
