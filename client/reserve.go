@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -122,6 +123,9 @@ func (c *Client) Reserve(ctx context.Context, id Identity, options ...ReserveOpt
 }
 
 func (c *Client) reserve(ctx context.Context, id Identity, cfg reserveConfig) (*Reservation, error) {
+	// The bytes are the caller's again when this returns, and the attempt may be asked for once more
+	// to be given back: with another fingerprint it would not be found.
+	cfg.fingerprint = bytes.Clone(cfg.fingerprint)
 	if deadline, ok := ctx.Deadline(); ok {
 		// An answer, even a pending one, is worth more than a deadline that has passed.
 		left := time.Until(deadline)

@@ -111,7 +111,8 @@ func TestReserveTimeoutOutlastsAFailover(t *testing.T) {
 }
 
 // The answer of a grant is lost for longer than the call lasts, and for as long as a caller
-// may well be away: the attempt that nobody heard of does not stay, under Hold neither.
+// may well be away: the attempt that nobody heard of does not stay, under Hold neither, nor where
+// the caller uses for something else what it had given to the call.
 func TestWhatNobodyHeardOfIsGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := start(t, 1)
@@ -119,10 +120,12 @@ func TestWhatNobodyHeardOfIsGivenBack(t *testing.T) {
 		granted(t, c, "first")
 		nodes.Network.Cut("n1", cluster.ClientHost) // it is granted, and we do not hear of it
 		began := time.Now()
-		r, err := c.Reserve(t.Context(), id("k"), client.WithReserveTimeout(soon), client.WithOnLapse(client.Hold))
+		fingerprint := []byte("mine")
+		r, err := c.Reserve(t.Context(), id("k"), client.WithReserveTimeout(soon), client.WithOnLapse(client.Hold), client.WithFingerprint(fingerprint))
 		if want(t, err, client.ErrUnknown, client.ErrUnavailable); r != nil || time.Since(began) > soon {
 			t.Fatalf("after %v: %v", time.Since(began), err)
 		}
+		copy(fingerprint, "else")
 		time.Sleep(40 * time.Second) // longer than a call, shorter than settling
 		other := dial(t, nodes, client.WithDialer(nodes.Network.Host("elsewhere").Dial))
 		if got := state(t, other, "k"); got != client.StatePending {

@@ -4,11 +4,14 @@ import (
 	"context"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 )
@@ -48,4 +51,70 @@ func TestATryThatEndsWithItsSession(t *testing.T) {
 			t.Errorf("over after %d looks: %+v", after, failed)
 		}
 	}
+}
+
+// slowService is a node whose sessions take what is sent only when they are told to.
+type slowService struct {
+	coordinatorv1.CoordinatorServiceClient
+	take chan struct{}
+	sent [][]byte
+}
+
+func (s *slowService) Session(ctx context.Context, _ ...grpc.CallOption) (grpc.BidiStreamingClient[coordinatorv1.SessionRequest, coordinatorv1.SessionResponse], error) {
+	return &slowStream{service: s, ctx: ctx}, nil
+}
+
+type slowStream struct {
+	grpc.BidiStreamingClient[coordinatorv1.SessionRequest, coordinatorv1.SessionResponse]
+	service *slowService
+	ctx     context.Context
+}
+
+func (*slowStream) Header() (metadata.MD, error) { return nil, nil } //nolint:nilnil // it has none
+
+func (s *slowStream) Recv() (*coordinatorv1.SessionResponse, error) {
+	<-s.ctx.Done()
+	return nil, s.ctx.Err()
+}
+
+func (s *slowStream) Send(message *coordinatorv1.SessionRequest) error {
+	<-s.service.take
+	wire, err := proto.Marshal(message)
+	s.service.sent = append(s.service.sent, wire)
+	return err
+}
+
+// A call may be encoded after its caller has given it up: what it was given for bytes is the
+// caller's again by then, and what is sent is what was meant.
+func TestBytesOfACallThatWasGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := &slowService{take: make(chan struct{})}
+		c, err := Dial([]string{"127.0.0.1:1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := c.router.endpoints[0].service
+		s.CoordinatorServiceClient = node
+		s.underWay.Add(sessionFrom)
+		ctx, giveUp := context.WithCancel(t.Context())
+		ended := make(chan error)
+		body := []byte("mine")
+		r := &Reservation{client: c, token: "t"}
+		go func() { ended <- r.commit(ctx, Response{Body: body}, nil, c.callTimeout) }()
+		synctest.Wait()
+		giveUp()
+		if err := <-ended; status.Code(err) == codes.OK {
+			t.Fatal(err)
+		}
+		copy(body, "else")
+		close(node.take)
+		synctest.Wait()
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		var sent coordinatorv1.SessionRequest
+		if len(node.sent) == 0 || proto.Unmarshal(node.sent[0], &sent) != nil || string(sent.GetCalls()[0].GetCommit().GetResponse().GetBody()) != "mine" {
+			t.Errorf("%d messages, the first is %v", len(node.sent), &sent)
+		}
+	})
 }
