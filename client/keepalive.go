@@ -19,8 +19,11 @@ const renewAtLeast = 10 * time.Millisecond
 // deadline if none succeeds until then.
 //
 // Renew only work that is known to go on: what hangs and is renewed keeps everybody
-// else out, for up to 7 days.
+// else out, for up to 7 days. The reservation's context has no Deadline from then on, so that a
+// timeout of the work's own holds, however long; one that is longer than the window and was set
+// before does not.
 func (r *Reservation) KeepAlive(ctx context.Context) (stop func()) {
+	r.ownership.renew()
 	bound, cancel := r.Within(ctx)
 	ended := make(chan struct{})
 	started := r.client.start(func(closing context.Context) {

@@ -29,6 +29,7 @@ type ownership struct {
 
 	mu       sync.Mutex // held for a moment only; cancel, which calls nothing of ours, included
 	deadline time.Duration
+	renewed  bool // it is, or was, moved behind the scenes
 	timer    *time.Timer
 }
 
@@ -102,8 +103,23 @@ func (o *ownership) remaining() time.Duration {
 	return max(0, o.deadline-o.clock())
 }
 
-// Deadline implements context.Context. It moves with every Extend.
+// renew keeps the deadline to itself from now on. Whoever makes a context with a later one from this
+// gets none of its own from package context, which takes this one to come first.
+func (o *ownership) renew() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.renewed = true
+}
+
+// Deadline implements context.Context. It moves with every Extend, and is not told of what is
+// renewed behind the scenes.
 func (o *ownership) Deadline() (time.Time, bool) {
+	o.mu.Lock()
+	renewed := o.renewed
+	o.mu.Unlock()
+	if renewed {
+		return time.Time{}, false
+	}
 	return time.Now().Add(o.remaining()), true
 }
 
@@ -150,11 +166,11 @@ func (o *ownership) bind(ctx context.Context) (context.Context, context.CancelFu
 
 // Deadline implements context.Context.
 func (w *within) Deadline() (time.Time, bool) {
-	own, _ := w.ownership.Deadline()
-	if callers, ok := w.Context.Deadline(); ok && callers.Before(own) {
-		return callers, true
+	callers, ok := w.Context.Deadline()
+	if own, told := w.ownership.Deadline(); told && (!ok || own.Before(callers)) {
+		return own, true
 	}
-	return own, true
+	return callers, ok
 }
 
 // Err implements context.Context. It reads the clock by itself.

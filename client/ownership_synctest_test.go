@@ -243,6 +243,37 @@ func TestKeepAliveHoldsIt(t *testing.T) {
 	})
 }
 
+// What limits work that is renewed is not lost, though it is later than the deadline of the
+// moment: that moves on, so nothing that is made from the context may rely on it.
+func TestLimitsOfWorkThatIsRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := dial(t, start(t, 1))
+		r := granted(t, c, "k", client.WithPendingTTL(10*time.Second))
+		callers, hangUp := context.WithTimeout(t.Context(), time.Hour)
+		defer hangUp()
+		within, cancel := r.Within(callers)
+		defer cancel()
+		stop := r.KeepAlive(t.Context())
+		if at, ok := r.Context().Deadline(); ok {
+			t.Errorf("it says that it ends in %v", time.Until(at))
+		}
+		if at, ok := within.Deadline(); !ok || time.Until(at) != time.Hour {
+			t.Errorf("the caller's deadline is in %v, %v", time.Until(at), ok)
+		}
+		ofItsOwn, cancelOwn := context.WithTimeout(r.Context(), 15*time.Second)
+		defer cancelOwn()
+		ofTheCaller, cancelCallers := context.WithTimeout(within, 15*time.Second)
+		defer cancelCallers()
+		time.Sleep(15 * time.Second)
+		synctest.Wait()
+		if ofItsOwn.Err() != context.DeadlineExceeded || ofTheCaller.Err() != context.DeadlineExceeded || r.Context().Err() != nil || within.Err() != nil {
+			t.Errorf("%v, %v; %v, %v", ofItsOwn.Err(), ofTheCaller.Err(), r.Context().Err(), within.Err())
+		}
+		stop()
+		<-r.Context().Done()
+	})
+}
+
 // Someone has purged the record by force: the next renewal hears of it.
 func TestKeepAliveEndsWhatIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

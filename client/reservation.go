@@ -109,7 +109,9 @@ func (r *Reservation) DeriveUUID(name string) string { return r.identity.DeriveU
 //
 // The deadline is the moment at which the try that was answered was sent, plus 99.9 % of
 // the time that the coordinator then gave, on a clock that only runs forward and, on
-// Linux, counts suspends. Extend moves it, never backwards. After a suspend Err is right
+// Linux, counts suspends. Extend moves it, never backwards: a context that is made from this one
+// with a later deadline has no other than this. [Reservation.KeepAlive] moves it all the time, and
+// it is not told then. After a suspend Err is right
 // at once, while Done is closed within a second: look at Err before a step that must not
 // be done by who is no owner any more. Contexts made from it follow Done.
 //
@@ -174,12 +176,14 @@ func (r *Reservation) Extend(ctx context.Context, ttl time.Duration) error {
 	if ttl != 0 {
 		request.PendingTtl = window(&ttl)
 	}
-	// It ends with the ownership: there is nothing to extend then.
-	bound, cancel := r.Within(ctx)
+	// It ends with the ownership: there is nothing to extend then. The node is told when that is.
+	within, cancel := r.Within(ctx)
 	defer cancel()
 	if err := r.ended(); err != nil {
 		return err
 	}
+	bound, end := context.WithTimeout(within, r.Remaining())
+	defer end()
 	got, err := invoke(bound, r.client, operation{name: callExtend, identity: r.identity, bound: r.client.callTimeout, owns: true},
 		func(ctx context.Context, service coordinatorv1.CoordinatorServiceClient, options ...grpc.CallOption) (*coordinatorv1.ExtendResponse, error) {
 			return service.Extend(ctx, request, options...)

@@ -131,7 +131,8 @@ func WithWait(d time.Duration) Option {
 func WithReserveTimeout(d time.Duration) Option { return func(g *guard) { g.ReserveTimeout = d } }
 
 // WithKeepAlive renews the reservation while the handler runs. A handler that hangs then
-// keeps its key from everybody else for up to 7 days.
+// keeps its key from everybody else for up to 7 days; its context has no Deadline, so that a
+// timeout of its own holds.
 func WithKeepAlive() Option { return func(g *guard) { g.KeepAlive = true } }
 
 // WithCallerCancel ends a handler's context when its caller hangs up or the call's deadline
