@@ -127,15 +127,20 @@ func (o *ownership) Deadline() (time.Time, bool) {
 // context.Canceled where it ended earlier. It reads the clock by itself.
 func (o *ownership) Err() error {
 	o.mu.Lock()
-	over := o.over()
+	o.over()
 	o.mu.Unlock()
-	if !over {
-		return nil
-	}
-	if context.Cause(o.Context) == ErrLapsed { //nolint:errorlint // the very cause that look gives
+	return errOf(o.Context)
+}
+
+// errOf is the error of a context that ends with an ownership: at the owner's deadline it is that of
+// a deadline, whoever looks first.
+func errOf(ctx context.Context) error {
+	err := ctx.Err()
+	// The cause is looked at later: it may end right now.
+	if err != nil && context.Cause(ctx) == ErrLapsed { //nolint:errorlint // the very cause that over gives
 		return context.DeadlineExceeded
 	}
-	return o.Context.Err()
+	return err
 }
 
 // Value implements context.Context.
@@ -175,14 +180,10 @@ func (w *within) Deadline() (time.Time, bool) {
 
 // Err implements context.Context. It reads the clock by itself.
 func (w *within) Err() error {
-	if err := w.Context.Err(); err != nil {
-		return err
-	}
-	if err := w.ownership.Err(); err != nil {
+	if w.Context.Err() == nil && w.ownership.Err() != nil {
 		w.cancel(context.Cause(w.ownership.Context)) // it would be, in a moment
-		return err
 	}
-	return nil
+	return errOf(w.Context)
 }
 
 // Value implements context.Context.

@@ -179,8 +179,10 @@ func TestAfterASuspend(t *testing.T) {
 		defer cancel()
 		time.Sleep(time.Second)
 		suspended.Store(int64(time.Hour))
-		if r.Context().Err() != context.DeadlineExceeded || within.Err() != context.DeadlineExceeded || r.Remaining() != 0 {
-			t.Errorf("right after: %v, %v, %v", r.Context().Err(), within.Err(), r.Remaining())
+		for range 2 { // the error of a context stays what it was
+			if r.Context().Err() != context.DeadlineExceeded || within.Err() != context.DeadlineExceeded || r.Remaining() != 0 {
+				t.Errorf("right after: %v, %v, %v", r.Context().Err(), within.Err(), r.Remaining())
+			}
 		}
 		select {
 		case <-r.Context().Done():
@@ -342,9 +344,9 @@ func TestWithin(t *testing.T) {
 		if within.Value(key{}) != "v" || within.Err() != nil {
 			t.Error("not the parent's")
 		}
-		short, stop := context.WithTimeout(t.Context(), time.Second)
+		soon, stop := context.WithTimeout(t.Context(), time.Second)
 		defer stop()
-		limited, cancelLimited := r.Within(short)
+		limited, cancelLimited := r.Within(soon)
 		if at, _ := limited.Deadline(); time.Until(at) > time.Second {
 			t.Error("the parent's deadline is the earlier one")
 		}
@@ -353,6 +355,12 @@ func TestWithin(t *testing.T) {
 		giveUp(reason)
 		if within.Err() != context.Canceled || !errors.Is(context.Cause(within), reason) || r.Context().Err() != nil {
 			t.Errorf("%v, %v, %v", within.Err(), context.Cause(within), r.Context().Err())
+		}
+		short, cancelShort := granted(t, c, "k2", client.WithPendingTTL(10*time.Second)).Within(t.Context())
+		defer cancelShort()
+		<-short.Done()
+		if short.Err() != context.DeadlineExceeded || !errors.Is(context.Cause(short), client.ErrLapsed) {
+			t.Errorf("at the owner's deadline: %v, %v", short.Err(), context.Cause(short))
 		}
 		again, cancelAgain := r.Within(t.Context())
 		defer cancelAgain()
