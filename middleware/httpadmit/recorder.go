@@ -52,7 +52,7 @@ type recorder struct {
 	abandoned bool        // the caller has got another answer
 	finished  bool        // the handler has returned
 	silent    bool        // and has written nothing at all
-	trailers  http.Header // that it has set by then
+	trailers  http.Header // that it has set by then; nil for one that it has announced only
 	cut       bool        // http.TimeoutHandler wrote the status: its handler has not returned
 }
 
@@ -313,9 +313,8 @@ func (r *recorder) finish() {
 	r.trailers = http.Header{}
 	for _, line := range r.head.header["Trailer"] {
 		for name := range strings.SplitSeq(line, ",") {
-			name = http.CanonicalHeaderKey(strings.TrimSpace(name))
-			if values, ok := r.header[name]; ok && name != "" {
-				r.trailers[name] = slices.Clone(values)
+			if name = http.CanonicalHeaderKey(strings.TrimSpace(name)); name != "" {
+				r.trailers[name] = slices.Clone(r.header[name])
 			}
 		}
 	}
@@ -369,6 +368,7 @@ func (r *recorder) send() {
 	if r.fate == streamed {
 		_, _ = r.w.Write(r.held)
 		for name, values := range r.trailers {
+			delete(r.w.Header(), name) // what is announced would be sent as it was in the header, too
 			r.w.Header()[http.TrailerPrefix+name] = values
 		}
 		return

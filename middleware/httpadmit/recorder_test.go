@@ -223,6 +223,34 @@ func TestEveryWayOfWritingForHEAD(t *testing.T) {
 	}
 }
 
+// A trailer has the value that its name has when the handler returns, and that alone, whatever the
+// header had before, kept back or over the limit.
+func TestTrailersAreThoseAtTheEnd(t *testing.T) {
+	body := strings.Repeat("x", 5000)
+	for name, after := range map[string]func(http.Header){
+		"changed":   func(h http.Header) { h.Set("X-Sum", "after") },
+		"unchanged": func(http.Header) {},
+		"deleted":   func(h http.Header) { h.Del("X-Sum") },
+	} {
+		handler := func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Trailer", "X-Sum, X-Unset")
+			w.Header().Set("X-Sum", "before")
+			_, _ = io.WriteString(w, body)
+			after(w.Header())
+		}
+		want := post(t, listen(t, http.HandlerFunc(handler)), "")
+		for _, limit := range []int{10_000, 100} {
+			server := serve(t, handler, httpadmit.WithResponseLimit(limit), httpadmit.WithNamespace(fmt.Sprint(limit)))
+			same(t, fmt.Sprintf("%s, limit %d", name, limit), post(t, server, name), want)
+			if limit > len(body) {
+				again := post(t, server, name)
+				again.header.Del("Idempotent-Replayed")
+				same(t, name+", replayed", again, want)
+			}
+		}
+	}
+}
+
 // What a handler is told of its calls is what net/http tells it.
 func TestCallsAreAnsweredAsByNetHTTP(t *testing.T) {
 	type script func(w http.ResponseWriter, say func(...any))
@@ -402,9 +430,9 @@ func same(t *testing.T, what string, got, want answered) {
 	if g, w := clean(got.header), clean(want.header); !maps.EqualFunc(g, w, slices.Equal) {
 		t.Errorf("%s: header %v, want %v", what, g, w)
 	}
-	// A response with a length has no trailers; one that is kept back has none yet.
+	// Names alone may be announced or not.
 	for name, values := range want.trailer {
-		if len(values) > 0 && !slices.Equal(got.trailer[name], values) {
+		if !slices.Equal(got.trailer[name], values) {
 			t.Errorf("%s: trailer %v, want %v", what, got.trailer, want.trailer)
 		}
 	}
