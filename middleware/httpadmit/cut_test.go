@@ -114,6 +114,64 @@ func TestAnswersThatEndWithTheirConnection(t *testing.T) {
 	}
 }
 
+// cutting is a listener whose connections break once so many bytes have been written to them.
+type cutting struct {
+	net.Listener
+	after int
+}
+
+func (l cutting) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	return &cutConn{conn, l.after}, err
+}
+
+type cutConn struct {
+	net.Conn
+	left int
+}
+
+func (c *cutConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p[:min(len(p), c.left)])
+	if c.left -= n; n < len(p) && err == nil {
+		err = io.ErrShortWrite
+		_ = c.Close()
+	}
+	return n, err
+}
+
+// One that is kept has a length, whatever its caller knows: where its connection breaks, or its
+// server ends, on the way out, that is seen. So has a replay.
+func TestAnAnswerThatIsCutOnItsWayOut(t *testing.T) {
+	for name, c := range map[string]struct{ protocol, coding string }{
+		"HTTP/1.0":                {"HTTP/1.0", ""},
+		"HTTP/1.0, chunks":        {"HTTP/1.0", "chunked"},
+		"HTTP/1.1":                {"HTTP/1.1", ""},
+		"HTTP/1.1, but no chunks": {"HTTP/1.1", "identity"},
+	} {
+		var runs atomic.Int64
+		server := httptest.NewUnstartedServer(httpadmit.New(shared.start(), caller(me(t)), httpadmit.WithNamespace(c.protocol[5:]+c.coding))(http.HandlerFunc(
+			func(w http.ResponseWriter, _ *http.Request) {
+				runs.Add(1)
+				if c.coding != "" {
+					w.Header().Set("Transfer-Encoding", c.coding)
+				}
+				_, _ = io.WriteString(w, strings.Repeat(`{"id":1}`, 10_000))
+			})))
+		server.Listener = cutting{server.Listener, 5000}
+		server.Start()
+		for _, which := range []string{"first", "replayed"} {
+			a, err := old(t, server, c.protocol, "k")
+			if err != nil || a.cut == nil || len(a.body) == 0 || a.replayed() != (which == "replayed") {
+				t.Errorf("%s, %s: %d bytes that look whole (%v), %v", name, which, len(a.body), a.cut, err)
+			}
+		}
+		if runs.Load() != 1 {
+			t.Errorf("%s: %d runs", name, runs.Load())
+		}
+		server.Close()
+	}
+}
+
 // One that is not stored either is not answered at all: half of it would be a lie, and so would
 // it be that the request must not be sent again.
 func TestNothingIsLeftOfAnAnswerThatEndsWithItsConnection(t *testing.T) {

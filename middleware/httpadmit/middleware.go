@@ -144,7 +144,7 @@ func (g *guard) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	)
 	switch {
 	case errors.As(err, &committed):
-		g.replay(w, r.Method, committed.Response)
+		g.replay(w, r, committed.Response)
 	case errors.As(err, &refused):
 		g.answer(w, refused)
 	default:

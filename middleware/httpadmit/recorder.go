@@ -147,6 +147,16 @@ func (h *head) delimited(request *http.Request) bool {
 	return h.declared != -1 && (coding == "" || coding == "identity") || request.ProtoAtLeast(1, 1) && coding != "identity"
 }
 
+// delimit gives a response whose body is there as a whole its length, where it could not be seen
+// otherwise that it is cut off.
+func (h *head) delimit(request *http.Request, body []byte) {
+	if h.delimited(request) || !bodyAllowed(h.status) || request.Method == http.MethodHead {
+		return
+	}
+	h.header.Del("Transfer-Encoding")
+	h.header.Set("Content-Length", strconv.Itoa(len(body)))
+}
+
 // byTimeoutHandler reports whether http.TimeoutHandler itself is what writes. Its own
 // handler runs on another goroutine, under another name.
 func byTimeoutHandler() bool {
@@ -373,6 +383,7 @@ func (r *recorder) send() {
 		}
 		return
 	}
+	r.head.delimit(r.request, r.body)
 	r.put(r.head.header)
 	write(r.w, r.head.status, r.body, r.trailers)
 }

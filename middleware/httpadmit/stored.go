@@ -88,7 +88,7 @@ func sendable(value string) (string, bool) {
 
 // replay answers with a stored response. It may be one that an operator wrote, or another
 // kind of client: what would break the answer is left out.
-func (g *guard) replay(w http.ResponseWriter, method string, response client.Response) {
+func (g *guard) replay(w http.ResponseWriter, r *http.Request, response client.Response) {
 	if response.Omitted() || response.Code < 200 || response.Code > 999 {
 		g.answer(w, refusal.Omitted(response.Code))
 		return
@@ -102,7 +102,7 @@ func (g *guard) replay(w http.ResponseWriter, method string, response client.Res
 		canonical := http.CanonicalHeaderKey(name)
 		switch value, fits := sendable(line.Value); {
 		case g.never[canonical] || !fits:
-		case canonical == "Content-Length" && method != http.MethodHead && value != strconv.Itoa(len(response.Body)):
+		case canonical == "Content-Length" && r.Method != http.MethodHead && value != strconv.Itoa(len(response.Body)):
 		case canonical == "Content-Length", canonical == "Content-Type":
 			into[canonical] = append(into[canonical], value)
 		default:
@@ -116,6 +116,8 @@ func (g *guard) replay(w http.ResponseWriter, method string, response client.Res
 		header["Content-Type"] = nil // there was none, and net/http must not guess one
 	}
 	header[ReplayedHeader] = []string{"true"}
-	maps.Copy(w.Header(), header)
+	h := newHead(response.Code, header)
+	h.delimit(r, response.Body)
+	maps.Copy(w.Header(), h.header)
 	write(w, response.Code, response.Body, trailers)
 }
