@@ -31,6 +31,9 @@ type world struct {
 	environment []string // as [os.Environ] has it
 	// signals are those that came since the start; nobody but `run` reads them.
 	signals chan os.Signal
+	// restoreSignals makes signals do what they do where nobody asks for them. Nil: nothing is
+	// to be done for that.
+	restoreSignals func()
 }
 
 func main() {
@@ -49,6 +52,10 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), ends...)
 	code := run(ctx, world{
 		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, environment: os.Environ(), signals: signals,
+		restoreSignals: func() {
+			signal.Stop(signals)
+			stop()
+		},
 	}, os.Args[1:])
 	stop()
 	os.Exit(code)

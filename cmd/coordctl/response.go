@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/base64"
 	"fmt"
 	"io"
@@ -101,14 +102,36 @@ func (f *responseFlags) response(c *control, command *cobra.Command) (*coordinat
 		return nil, usagef("--body and --body-file exclude each other")
 	}
 	var err error
-	response.Body, err = c.readBody(f.bodyFile)
+	response.Body, err = c.readBody(command.Context(), f.bodyFile)
 	return response, err
 }
 
-// readBody reads a file, or stdin for "-", of a size that could be stored. A file that cannot be
-// read was named wrongly, as far as anybody can tell.
-func (c *control) readBody(path string) ([]byte, error) {
-	source := c.stdin
+// readBody reads a file, or stdin for "-", of a size that could be stored. Neither hears of a
+// signal, so the reader is left alone then.
+func (c *control) readBody(ctx context.Context, path string) ([]byte, error) {
+	var (
+		body []byte
+		err  error
+		read = make(chan struct{})
+	)
+	go func() {
+		defer close(read)
+		body, err = readBody(path, c.stdin)
+	}()
+	select {
+	case <-read:
+		return body, err
+	case <-ctx.Done():
+		return nil, callError{failure: reason.Failure{
+			Reason: reason.Cancelled, Code: codes.Canceled, Applied: reason.No, ExitCode: reason.Cancelled.Row().ExitCode,
+			Message: "interrupted before the body was read; nothing was sent",
+		}}
+	}
+}
+
+// readBody does so. A file that cannot be read was named wrongly, as far as anybody can tell.
+func readBody(path string, stdin io.Reader) ([]byte, error) {
+	source := stdin
 	if path != "-" {
 		file, err := os.Open(path)
 		if err != nil {

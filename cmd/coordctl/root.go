@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -23,6 +24,9 @@ const (
 	clusterVariable   = environmentPrefix + "CLUSTER"
 	clusterFlag       = "cluster"
 	timeoutDefault    = 5 * time.Second
+	// sameSignalWithin is how long after a signal further ones are the same: a supervisor may
+	// signal a process and its whole group.
+	sameSignalWithin = 500 * time.Millisecond
 )
 
 // exitCodes is shown in every help text but that of run, which has its own.
@@ -77,6 +81,7 @@ type control struct {
 }
 
 func (c *control) root() *cobra.Command {
+	runs := c.run()
 	root := &cobra.Command{
 		Use:                "coordctl",
 		Short:              "Admit once, from the command line",
@@ -86,7 +91,14 @@ func (c *control) root() *cobra.Command {
 		SilenceUsage:       true,
 		DisableSuggestions: true,
 		CompletionOptions:  cobra.CompletionOptions{DisableDefaultCmd: true},
-		PersistentPreRunE:  func(command *cobra.Command, _ []string) error { return c.check(command) },
+		PersistentPreRunE: func(command *cobra.Command, _ []string) error {
+			if command != runs && c.restoreSignals != nil {
+				// A call ends with the first signal, and says what became of it. What goes on is an
+				// input or an output that hangs, and hears of none.
+				context.AfterFunc(command.Context(), func() { time.AfterFunc(sameSignalWithin, c.restoreSignals) })
+			}
+			return c.check(command)
+		},
 		RunE: func(command *cobra.Command, _ []string) error {
 			return usagef("which command? `coordctl --help` lists them")
 		},
@@ -110,7 +122,6 @@ func (c *control) root() *cobra.Command {
 	flags.DurationVar(&c.timeout, "timeout", timeoutDefault,
 		"how long to try; a reserve with --wait has that on top; a listing has it for each page, bench for each call")
 
-	runs := c.run()
 	runs.SetUsageTemplate(bare)
 	root.AddCommand(
 		runs,

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/atmostonce/coordinator/client"
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/reason"
 )
 
 func (s *stub) Release(ctx context.Context, _ *coordinatorv1.ReleaseRequest) (*coordinatorv1.ReleaseResponse, error) {
@@ -142,6 +144,70 @@ func TestTwoSignalsDoNotWaitForReserve(t *testing.T) {
 	const want = "coordctl: received terminated; the command was not started; the key may be taken until it lapses\n"
 	if code != 143 || stderr != want {
 		t.Errorf("exit code %d, %q", code, stderr)
+	}
+}
+
+// interrupting is an input that nothing comes from, whose reader is interrupted.
+type interrupting struct {
+	interrupt context.CancelFunc
+	ended     chan struct{}
+}
+
+func (i interrupting) Read([]byte) (int, error) {
+	i.interrupt()
+	<-i.ended
+	return 0, io.EOF
+}
+
+// A body that does not come is not waited for any longer after a signal, and nothing is sent.
+func TestASignalWhileTheBodyIsRead(t *testing.T) {
+	leakless(t)
+	for name, arguments := range map[string][]string{
+		"commit": {"commit", "k", "--token", "T"}, "resolve": {"resolve", "k", "--revision", "1", "--applied"},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		defer close(ended)
+		var said bytes.Buffer
+		s := &stub{commit: func() error { t.Error("it was sent"); return nil }}
+		w := world{stdin: interrupting{cancel, ended}, stdout: &bytes.Buffer{}, stderr: &said}
+		code := run(ctx, w, append(arguments, "--endpoints", serve(t, s), "--body-file", "-"))
+		if want := "coordctl: CANCELLED: interrupted before the body was read; nothing was sent\n"; code != reason.ExitUnavailable || said.String() != want {
+			t.Errorf("%s: exit code %d, %q", name, code, &said)
+		}
+	}
+}
+
+// Whatever hangs after one signal, such as an output that nobody takes, the next one ends the
+// program: all but run, which hears them all.
+func TestSignalsAfterTheFirst(t *testing.T) {
+	leakless(t)
+	address := serve(t, &stub{reserve: func(int) (*coordinatorv1.ReserveResponse, error) {
+		return &coordinatorv1.ReserveResponse{Outcome: &coordinatorv1.ReserveResponse_Pending{Pending: &coordinatorv1.Pending{}}}, nil
+	}})
+	for name, test := range map[string]struct {
+		arguments []string
+		ends      bool
+	}{
+		"status": {[]string{"status"}, true},
+		"run":    {[]string{"run", "--key", "k", "--no-wait", "--", "true"}, false},
+	} {
+		ctx, interrupt := context.WithCancel(t.Context())
+		restored := make(chan struct{}, 1)
+		w := world{
+			stdin: strings.NewReader(""), stdout: &bytes.Buffer{}, stderr: &bytes.Buffer{}, signals: make(chan os.Signal, signalsMost),
+			restoreSignals: func() { restored <- struct{}{} },
+		}
+		run(ctx, w, append([]string{test.arguments[0], "--endpoints", address}, test.arguments[1:]...))
+		if len(restored) != 0 {
+			t.Errorf("%s: before there was a signal", name)
+		}
+		interrupt()
+		if test.ends {
+			<-restored
+		} else if len(restored) != 0 {
+			t.Errorf("%s: the next signal ends it", name)
+		}
 	}
 }
 
