@@ -15,6 +15,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode"
 
 	"go.uber.org/goleak"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -537,5 +538,24 @@ func TestRunAsksAgainWhenInDoubt(t *testing.T) {
 	}
 	if ids, calls := s.attempts(); len(ids) < 2 || calls < 2 {
 		t.Errorf("%d calls of %d attempts", calls, len(ids))
+	}
+}
+
+// What a node says is shown as text, whatever a terminal would make of it: C1 controls too, which
+// are escape sequences of one character, and what turns a line around.
+func TestWhatANodeSaysIsText(t *testing.T) {
+	leakless(t)
+	said := status.Error(codes.PermissionDenied, "no\x1b[31m\u009b31m\u202e\nway")
+	var stderr bytes.Buffer
+	s := &stub{commit: func() error { return said }, release: func(context.Context) error { return said }}
+	w := world{stdin: strings.NewReader(""), stdout: &bytes.Buffer{}, stderr: &stderr}
+	run(t.Context(), w, []string{"commit", "k", "--token", "T", "--endpoints", serve(t, s)})
+	r, reservation, released := reserved(t, s, time.Minute)
+	r.giveBack(reservation, "nothing was started", 1)
+	for _, shown := range []string{stderr.String(), released.String()} {
+		line := strings.TrimSuffix(shown, "\n")
+		if !strings.Contains(line, "no") || !strings.Contains(line, "way") || strings.ContainsFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			t.Errorf("%q", shown)
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode"
 
 	"google.golang.org/grpc/codes"
 
@@ -96,7 +97,7 @@ func (c *control) report(err error) int {
 				Reason: usageReason, Code: reason.CodeName(codes.InvalidArgument), Message: oneLine(err.Error()), Applied: reason.No.String(),
 			})
 		} else {
-			c.complain(oneLine(err.Error()))
+			c.complain(err.Error())
 		}
 		return reason.ExitUsage + c.exitOffset
 	}
@@ -155,9 +156,11 @@ func (c *control) complainJSON(shown errorJSON) {
 	_ = writeJSON(c.stderr, map[string]errorJSON{"error": shown})
 }
 
-// complain writes one line to stderr. Where that fails there is nobody to tell; the
-// exit code still says what happened.
-func (c *control) complain(line string) { _, _ = fmt.Fprintf(c.stderr, "coordctl: %s\n", line) }
+// complain writes one line to stderr, whatever is in it. Where that fails there is nobody to
+// tell; the exit code still says what happened.
+func (c *control) complain(line string) {
+	_, _ = fmt.Fprintf(c.stderr, "coordctl: %s\n", oneLine(line))
+}
 
 func (c *control) reportCall(call callError) {
 	f := call.failure
@@ -184,7 +187,7 @@ func (c *control) reportCall(call callError) {
 		c.complainJSON(shown)
 		return
 	}
-	text := name + ": " + oneLine(f.Message)
+	text := name + ": " + strings.TrimSpace(f.Message)
 	if f.Applied == reason.Maybe && !call.told {
 		if f.Reason != reason.OutcomeUnknown { // whose message says it
 			text += "; coordctl does not know whether the coordinator carried the call out"
@@ -196,10 +199,11 @@ func (c *control) reportCall(call callError) {
 	c.complain(text + again(attempt))
 }
 
-// oneLine keeps an error on one line, and control characters off the terminal.
+// oneLine keeps an error on one line, and off the terminal what that would act upon: control
+// characters, those of C1 too, and what turns the text around.
 func oneLine(text string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+		if !unicode.IsPrint(r) {
 			return ' '
 		}
 		return r
