@@ -233,8 +233,7 @@ func (r *runner) interrupted(reservation *client.Reservation, which os.Signal, e
 	if errors.Is(err, client.ErrUnknown) {
 		said += "; the key may be taken until it lapses"
 	}
-	r.complain(said)
-	return ended{exitSignalled + signalNumber(which)}
+	return localError{err: errors.New(said), called: errors.Is(err, client.ErrUnknown), exit: exitSignalled + signalNumber(which)}
 }
 
 // giveBack frees a key under which nothing was started. It is one call with the time of one,

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"io"
 	"os"
 	"os/exec"
@@ -57,6 +58,20 @@ func TestASignalFromBeforeIsHeard(t *testing.T) {
 	}
 	if _, err := os.Stat(started); err == nil {
 		t.Error("the command was started")
+	}
+}
+
+// With -o json it is told as every other failure: by one object, and not by a line.
+func TestASignalBeforeTheStartInJSON(t *testing.T) {
+	leakless(t)
+	s := &stub{reserve: grantedForAMinute}
+	signals := make(chan os.Signal, signalsMost)
+	signals <- syscall.SIGTERM
+	code, stderr := runSignalled(t, s, signals, "-o", "json", "--", "true")
+	var told struct{ Error errorJSON }
+	if err := json.Unmarshal([]byte(stderr), &told); err != nil || code != 143 || told.Error.Applied != reason.No.String() ||
+		told.Error.Message != "received terminated; the command was not started" {
+		t.Errorf("exit code %d, %q, %v", code, stderr, err)
 	}
 }
 
