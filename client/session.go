@@ -230,11 +230,12 @@ var (
 	errIdle    = errors.New("the session was not worth it any more")
 )
 
-// add takes a call on, unless there are too many.
+// add takes a call on, unless there are too many; those that were given up before they were sent
+// are there until the node takes them.
 func (x *session) add(call *sharedCall, busy bool) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if len(x.calls) >= sessionMost || x.err != nil {
+	if max(len(x.calls), len(x.queue)) >= sessionMost || x.err != nil {
 		return false
 	}
 	x.last++

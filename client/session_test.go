@@ -60,6 +60,10 @@ type slowService struct {
 	sent [][]byte
 }
 
+func (*slowService) Commit(context.Context, *coordinatorv1.CommitRequest, ...grpc.CallOption) (*coordinatorv1.CommitResponse, error) {
+	return nil, status.Error(codes.Canceled, "")
+}
+
 func (s *slowService) Session(ctx context.Context, _ ...grpc.CallOption) (grpc.BidiStreamingClient[coordinatorv1.SessionRequest, coordinatorv1.SessionResponse], error) {
 	return &slowStream{service: s, ctx: ctx}, nil
 }
@@ -115,6 +119,42 @@ func TestBytesOfACallThatWasGivenUp(t *testing.T) {
 		var sent coordinatorv1.SessionRequest
 		if len(node.sent) == 0 || proto.Unmarshal(node.sent[0], &sent) != nil || string(sent.GetCalls()[0].GetCommit().GetResponse().GetBody()) != "mine" {
 			t.Errorf("%d messages, the first is %v", len(node.sent), &sent)
+		}
+	})
+}
+
+// What is kept of calls that were given up before they were sent is bounded, however long a node
+// takes nothing.
+func TestCallsThatAreGivenUpUnsent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := &slowService{take: make(chan struct{})}
+		c, err := Dial([]string{"127.0.0.1:1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := c.router.endpoints[0].service
+		s.CoordinatorServiceClient = node
+		s.underWay.Add(sessionFrom)
+		r := &Reservation{client: c, token: "t"}
+		for range 30 {
+			ctx, giveUp := context.WithCancel(t.Context())
+			var callers sync.WaitGroup
+			for range 100 {
+				callers.Go(func() { _ = r.commit(ctx, Response{}, nil, c.callTimeout) })
+			}
+			synctest.Wait()
+			giveUp()
+			callers.Wait()
+		}
+		s.session.mu.Lock()
+		kept := len(s.session.queue)
+		s.session.mu.Unlock()
+		if kept > sessionMost {
+			t.Errorf("%d calls are kept that nobody waits for", kept)
+		}
+		close(node.take)
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
 		}
 	})
 }
