@@ -20,13 +20,24 @@ import (
 // the one that answers first. Every call names it, and an answer of another one is none.
 const clusterKey = "coordinator-cluster"
 
-// naming names the cluster in a call's metadata.
+// forwardedKey marks a call that one node has forwarded to another.
+const forwardedKey = "coordinator-forwarded"
+
+// naming names the cluster in a call's metadata. What is there already under the keys of the
+// coordinator is not this client's: it was passed on from another call, with what its caller had put
+// there.
 func (r *router) naming(ctx context.Context) context.Context {
 	name := ""
 	if known := r.cluster.Load(); known != nil {
 		name = *known
 	}
-	return metadata.AppendToOutgoingContext(ctx, clusterKey, name)
+	sent, _ := metadata.FromOutgoingContext(ctx)
+	if len(sent[clusterKey])+len(sent[forwardedKey]) == 0 {
+		return metadata.AppendToOutgoingContext(ctx, clusterKey, name)
+	}
+	sent.Delete(forwardedKey)
+	sent.Set(clusterKey, name)
+	return metadata.NewOutgoingContext(ctx, sent)
 }
 
 // nameUnary and nameStream name the cluster in every call over a connection.
