@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"google.golang.org/grpc/codes"
 )
 
 // DoOption is an option of [Client.Do]. Those of Reserve and of Commit are too.
@@ -81,6 +83,12 @@ func (c *Client) Do(ctx context.Context, id Identity, run func(context.Context, 
 	}
 	for _, option := range options {
 		option.applyToDo(&cfg)
+	}
+	if run == nil {
+		return Result{}, &Error{
+			Call: "Do", Reason: reasonInvalidArgument, Code: codes.InvalidArgument, Message: "there is no function to run",
+			Violations: []Violation{{Field: "run", Detail: "is nil"}},
+		}
 	}
 	r, err := c.reserve(ctx, id, cfg.reserve)
 	var committed *CommittedError

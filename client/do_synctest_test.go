@@ -225,6 +225,17 @@ func TestDoDoesNotMistakeItsOwnResponseForAnothers(t *testing.T) {
 	})
 }
 
+// Nothing is reserved for a function that is not there.
+func TestDoWithoutAFunction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := dial(t, start(t, 1))
+		_, err := c.Do(t.Context(), id("k"), nil)
+		want(t, err, client.ErrInvalidArgument)
+		_, err = c.Get(t.Context(), id("k"))
+		want(t, err, client.ErrNotFound)
+	})
+}
+
 // An option of the commit that is wrong does not lose the response.
 func TestDoWithAWrongRetention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

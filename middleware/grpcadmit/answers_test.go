@@ -307,3 +307,17 @@ func TestSettledByHand(t *testing.T) {
 		})
 	}
 }
+
+// A status whose message is no text is replayed as a status, not as one that was not stored.
+func TestStatusThatIsNoText(t *testing.T) {
+	conn := serve(t, func(context.Context, *structpb.Struct) (any, error) {
+		return nil, status.Error(codes.AlreadyExists, "run 4 \xff\x00")
+	}, caller(t.Name()))
+	first, second := send(t, conn, "k"), send(t, conn, "k")
+	if status.Code(first.err) != codes.AlreadyExists || first.replayed() {
+		t.Errorf("the first caller got %v", first.err)
+	}
+	if told := status.Convert(second.err); told.Code() != codes.AlreadyExists || told.Message() != "run 4 \uFFFD\x00" || !second.replayed() {
+		t.Errorf("the second caller got %v", second.err)
+	}
+}

@@ -50,7 +50,9 @@ func messageOf(v any) (proto.Message, bool) {
 // not a valid one, and what is over the limit is stored as one that was omitted.
 func (g *guard) storable(response any, told *status.Status) client.Response {
 	code := int(min(told.Code(), storedCodeHighest))
-	var message proto.Message = told.Proto()
+	said := told.Proto()                                            // a copy
+	said.Message = strings.ToValidUTF8(said.GetMessage(), "\uFFFD") // gRPC sends any bytes, and protobuf none but these
+	var message proto.Message = said
 	if told.Code() == codes.OK {
 		if response == nil {
 			return client.Response{} // gRPC sends it as an empty message, whatever the type

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -394,4 +395,29 @@ func TestOptions(t *testing.T) {
 		}()
 	}
 	httpadmit.New(shared.start(), httpadmit.WithAnonymous())
+}
+
+// A header or trailer whose value is no text goes to its first caller as net/http sends it, and does
+// not keep what can be stored of the response from later ones.
+func TestHeadersThatAreNoText(t *testing.T) {
+	var log strings.Builder
+	server := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header()["X-Latin"] = []string{"caf\xe9", "tea"}
+		w.Header()["X-Text"] = []string{"caf\u00e9"}
+		w.Header()["Trailer"] = []string{"X-End"}
+		_, _ = io.WriteString(w, "served")
+		w.Header()["X-End"] = []string{"\xff"}
+	}, httpadmit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	key := fresh()
+	first, second := post(t, server, key), post(t, server, key)
+	if first.status != http.StatusOK || first.body != "served" || !slices.Equal(first.header["X-Latin"], []string{"caf\xe9", "tea"}) || first.trailer.Get("X-End") != "\xff" {
+		t.Errorf("the first caller got %+v", first)
+	}
+	if second.status != http.StatusOK || second.body != "served" || !second.replayed() ||
+		!slices.Equal(second.header["X-Latin"], []string{"tea"}) || second.header.Get("X-Text") != "caf\u00e9" || second.trailer.Get("X-End") != "" {
+		t.Errorf("the second caller got %+v", second)
+	}
+	if !strings.Contains(log.String(), "X-Latin") || !strings.Contains(log.String(), "X-End") || strings.Contains(log.String(), "X-Text") {
+		t.Errorf("the log says %q", log.String())
+	}
 }

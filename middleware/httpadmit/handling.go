@@ -54,7 +54,12 @@ func (h *handling) Status() string { return strconv.Itoa(h.recorder.head.status)
 // Response implements admit.Handler.
 func (h *handling) Response() client.Response {
 	h.stored = true
-	return h.recorder.storable(h.never)
+	response, unstored := h.recorder.storable(h.never)
+	if len(unstored) > 0 {
+		h.Logger.WarnContext(h.request.Context(), "replays of a response go without headers whose values are no text",
+			"operation", h.attempt.Reservation().Identity().Operation, "headers", unstored)
+	}
+	return response
 }
 
 // Abandon implements admit.Handler.

@@ -33,14 +33,24 @@ func hopByHop() []string {
 
 // storable returns the response as it is stored: without what is never stored, and
 // without the headers that were there before the handler ran and that it left alone:
-// they are set anew on a replay.
-func (r *recorder) storable(never map[string]bool) client.Response {
+// they are set anew on a replay. It also returns the names of headers with a value that
+// cannot be stored: a replay goes without that.
+func (r *recorder) storable(never map[string]bool) (response client.Response, unstored []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.whole() {
-		return admit.Omitted(r.head.status, r.written)
+		return admit.Omitted(r.head.status, r.written), nil
 	}
-	response := client.Response{Code: r.head.status, Body: r.body}
+	response = client.Response{Code: r.head.status, Body: r.body}
+	add := func(prefix, name string, values []string) {
+		for _, value := range values {
+			if value, ok := sendable(value); ok && utf8.ValidString(value) {
+				response.Headers = append(response.Headers, client.Header{Name: prefix + name, Value: value})
+			} else {
+				unstored = append(unstored, name)
+			}
+		}
+	}
 	named := map[string]bool{}
 	for _, line := range r.head.header["Connection"] {
 		for name := range strings.SplitSeq(line, ",") {
@@ -61,21 +71,15 @@ func (r *recorder) storable(never map[string]bool) client.Response {
 			}
 		case slices.Equal(values, r.outside[name]):
 		default:
-			for _, value := range values {
-				if value, ok := sendable(value); ok {
-					response.Headers = append(response.Headers, client.Header{Name: name, Value: value})
-				}
-			}
+			add("", name, values)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.trailers)) {
-		for _, value := range r.trailers[name] {
-			if value, ok := sendable(value); ok && !skip(name) {
-				response.Headers = append(response.Headers, client.Header{Name: http.TrailerPrefix + name, Value: value})
-			}
+		if !skip(name) {
+			add(http.TrailerPrefix, name, r.trailers[name])
 		}
 	}
-	return response
+	return response, unstored
 }
 
 // sendable returns a value as net/http sends it over HTTP/1, with spaces for the ends of
