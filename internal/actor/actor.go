@@ -187,7 +187,9 @@ func (a *Actor) run() {
 	}
 }
 
-// step does everything that can be done at this moment.
+// step does everything that can be done at this moment. That may take a while: Raft takes
+// an entry when its main loop is free, and a disk may be slow to read from. So what it does
+// later has a later time, which it looks up itself.
 func (a *Actor) step(now time.Time) {
 	a.expireProposals(now)
 	if !a.retryAt.IsZero() && !now.Before(a.retryAt) {
@@ -201,11 +203,11 @@ func (a *Actor) step(now time.Time) {
 	}
 	a.wakeSleepers(now)
 	for more := true; more; { // answers that are given out make room for others
-		a.decideAll(now)
-		more = a.lead != nil && a.confirmAnswers(now)
+		a.decideAll()
+		more = a.lead != nil && a.confirmAnswers(time.Now())
 	}
 	if a.lead != nil {
-		a.writeDown(now)
+		a.writeDown(time.Now())
 	}
 }
 

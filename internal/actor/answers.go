@@ -41,7 +41,8 @@ func (q *answers) add(c *call, answer admission.Answer, record *admission.Record
 }
 
 // confirmAnswers gives out what is confirmed, and closes the next round. It reports
-// whether it has given out anything.
+// whether it has given out anything. The time is one after everything that was collected
+// had been decided: what was sent before that confirms none of it.
 func (a *Actor) confirmAnswers(now time.Time) (given bool) {
 	q := &a.answers
 	for {

@@ -11,10 +11,10 @@ import (
 // record has changed and the calls that are to be decided again, then the mailbox. It
 // stops where the open entry is full and may not be put in flight, or where the responses
 // read for answers add up.
-func (a *Actor) decideAll(now time.Time) {
+func (a *Actor) decideAll() {
 	for {
-		a.closeEntry(now)
-		if a.paused || a.open.full || a.answers.bytes >= a.cfg.AnswerBytesMax || !a.decideSome(now) {
+		a.closeEntry(time.Now())
+		if a.paused || a.open.full || a.answers.bytes >= a.cfg.AnswerBytesMax || !a.decideSome() {
 			return
 		}
 	}
@@ -22,10 +22,12 @@ func (a *Actor) decideAll(now time.Time) {
 
 // decideSome decides what the open entry has room for, and reports whether there was
 // anything.
-func (a *Actor) decideSome(now time.Time) (some bool) {
+func (a *Actor) decideSome() (some bool) {
 	err := a.cfg.Store.View(func(tx *store.Tx) error {
-		some = a.wakeWaiters(tx, now)
-		for _, c := range a.takeCalls() {
+		some = a.wakeWaiters(tx, time.Now())
+		calls := a.takeCalls()
+		now := time.Now() // after the last of them was received
+		for _, c := range calls {
 			a.decide(tx, c, now)
 			some = true
 		}
