@@ -74,6 +74,8 @@
 //     time, and they are decided in the order in which they came.
 //  6. When leadership is lost every queue, the open entry among them, is emptied with
 //     ErrNoLeader.
+//  7. However many calls come, and whatever the bounds: records that are over are written
+//     down as quickly as new ones come, once they are late.
 //
 // # Goroutines
 //

@@ -86,7 +86,8 @@ func (a *Actor) closeEntry(now time.Time) {
 		return true
 	}
 	p := &proposal{commands: slices.DeleteFunc(e.commands, gone), riders: slices.DeleteFunc(e.riders, gone)}
-	if len(p.commands) > 0 || len(p.riders) > 0 {
+	if n := p.calls(); n > 0 {
+		p.reclaim = a.reclaimBeside(n, now)
 		a.propose(p)
 	}
 }

@@ -14,7 +14,7 @@ import (
 // proposal is one log entry from its closing to its end.
 type proposal struct {
 	leaderStart bool
-	reclaim     bool
+	reclaim     int     // how many due records are written down, after the commands
 	commands    []*call // one for each command, in order
 	riders      []*call // decided again once the entry has moved the log's clock
 	whenDone    func()  // run by the loop at its end, whatever that is
@@ -43,6 +43,9 @@ func (p *proposal) fail(err, riders error) {
 	failAll(p.riders, riders)
 }
 
+// calls is how many wait for the entry.
+func (p *proposal) calls() int { return len(p.commands) + len(p.riders) }
+
 // hasRoom reports whether another entry may be put in flight.
 func (a *Actor) hasRoom() bool { return len(a.inFlight) < a.cfg.ProposalsMax }
 
@@ -53,9 +56,7 @@ func (a *Actor) propose(p *proposal) {
 	entry := a.lead.stamp(now)
 	entry.LeaderStart = p.leaderStart
 	entry.Check = a.cfg.Group.Check()
-	if p.reclaim {
-		entry.Reclaim = alarm.ReclaimMax
-	}
+	entry.Reclaim = p.reclaim
 	entry.Commands = make([]admission.Command, len(p.commands))
 	for i, c := range p.commands {
 		entry.Commands[i] = c.request.Command
@@ -95,7 +96,7 @@ func (a *Actor) settle(e ended) {
 	if p.whenDone != nil {
 		defer p.whenDone()
 	}
-	if p.reclaim {
+	if p.reclaim > 0 && p.calls() == 0 {
 		a.rest(p, now)
 	}
 	current := a.lead != nil && a.lead.term == p.term
@@ -200,9 +201,22 @@ func (a *Actor) writeDown(now time.Time) {
 	if at.IsZero() || now.Before(at) {
 		return
 	}
+	p := &proposal{}
 	earliest, _ := a.earliest()
-	due := alarm.Due(earliest, a.lead.live(now))
-	a.propose(&proposal{reclaim: due && !now.Before(a.reclaimAt(now))})
+	if alarm.Due(earliest, a.lead.live(now)) && !now.Before(a.reclaimAt(now)) {
+		p.reclaim = alarm.ReclaimMax
+	}
+	a.propose(p)
+}
+
+// reclaimBeside is how many due records an entry writes down beside the commands of so
+// many calls.
+func (a *Actor) reclaimBeside(calls int, now time.Time) int {
+	earliest, ok := a.earliest()
+	if !ok || !alarm.Due(earliest.Add(reclaimLate), a.lead.live(now)) || a.storeIsBusy() {
+		return 0
+	}
+	return calls
 }
 
 // writeDownAt is when writeDown is due next; zero where it is not, or where a
@@ -230,13 +244,18 @@ func (a *Actor) writeDownAt(now time.Time) time.Time {
 
 // reclaimAt is from when on what is due may be reclaimed.
 func (a *Actor) reclaimAt(now time.Time) time.Time {
-	if a.cfg.Store.Gathered() > a.cfg.GatheredBytesMax/reclaimShare {
+	if a.storeIsBusy() {
 		return now.Add(reclaimPause)
 	}
 	if now.Before(a.restUntil) {
 		return a.restUntil
 	}
 	return now
+}
+
+// storeIsBusy reports whether the store has enough to write without what is over.
+func (a *Actor) storeIsBusy() bool {
+	return a.cfg.Store.Gathered() > a.cfg.GatheredBytesMax/reclaimShare
 }
 
 // Nobody waits for a reclaim: every call sees a record as time has made it. So reclaims
@@ -249,7 +268,14 @@ func (a *Actor) reclaimAt(now time.Time) time.Time {
 // Very many records may be over at the same moment, and deciding them keeps the
 // processors of all replicas busy: after each reclaim the next one is put off for
 // reclaimRest times as long as that took, which is longer the less there is to spare.
+//
+// Where those who wait never pause, that comes to less than they bring, and where their
+// entries are always full, to nothing at all: what is over would pile up. So once it has
+// been over for reclaimLate, each of their entries reclaims besides, up to one record for
+// each call in it. No record comes without a call, and one that is late enough is gone in
+// one step, so there are not ever more of them.
 const (
+	reclaimLate    = 5 * time.Second
 	reclaimShare   = 4
 	reclaimPause   = 20 * time.Millisecond
 	reclaimRest    = 3
@@ -264,7 +290,7 @@ func (a *Actor) rest(p *proposal, now time.Time) {
 // writingDown reports whether a reclaim or a tick is in flight.
 func (a *Actor) writingDown() bool {
 	for _, p := range a.inFlight {
-		if p.reclaim || len(p.commands) == 0 {
+		if len(p.commands) == 0 {
 			return true
 		}
 	}

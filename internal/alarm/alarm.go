@@ -25,7 +25,7 @@ const (
 	DriftFraction = 100
 )
 
-// ReclaimMax bounds how many due records one log entry reclaims: at a few
+// ReclaimMax bounds how many due records a log entry without commands reclaims: at a few
 // microseconds each, a batch holds up what is behind it for less than a millisecond.
 const ReclaimMax = 128
 
