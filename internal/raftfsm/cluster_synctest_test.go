@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/atmostonce/coordinator/internal/admission"
+	"github.com/atmostonce/coordinator/internal/raftlog"
 	"github.com/atmostonce/coordinator/internal/store"
 )
 
@@ -30,6 +31,8 @@ type cluster struct {
 	flushInterval time.Duration
 	// spaces are what the replicas' disks have; one without has as much as it needs.
 	spaces map[string]*store.Space
+	// openLog opens the logs; nil is the program's own way.
+	openLog func(dir string, options raftlog.Options) (durableLog, error)
 	// fatal is told what is fatal; nil fails the test.
 	fatal func(name string, err error)
 }
@@ -55,7 +58,7 @@ func (c *cluster) config(name string) GroupConfig {
 		Dir: filepath.Join(c.base, name), Identification: testIdentification, Create: true,
 		Self: raft.ServerID(name), Layer: c.network.layer(raft.ServerAddress(name)), Timing: c.timing,
 		Logger: discard(), Fatal: func(err error) { fatal(name, err) },
-		Store: state, limits: c.limits,
+		Store: state, limits: c.limits, openLog: c.openLog,
 	}
 }
 
@@ -386,6 +389,7 @@ var smallLog = logLimits{snapshotBytes: 1 << 10, snapshotEntries: 1 << 30, bytes
 func (c *cluster) cutLogs(names ...string) *Group {
 	c.t.Helper()
 	c.agree()
+	time.Sleep(DefaultTiming().Election) // nothing is kept for who has been gone for as long
 	for _, name := range names {
 		g := c.groups[name]
 		before, err := g.log.FirstIndex()

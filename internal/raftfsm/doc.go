@@ -64,7 +64,8 @@
 //     among it (logowner.go).
 //  8. A replica's term never goes back.
 //  9. Bytes are bounded: those of the log, of an entry's answers, of what is written
-//     behind.
+//     behind. Only for a follower that lacks entries, and answers, a leader keeps a log that
+//     is longer, by the size of the state (behind.go).
 //  10. An index and a term name one entry: a replica that holds another than its leader
 //     stops (package raftlog).
 //  11. What was synced to the log is there when it is opened again, or it is not opened

@@ -46,6 +46,8 @@ type logStore struct {
 	// applied returns the last index that the state has applied, and the one at which
 	// it was installed.
 	applied func() (index, installed uint64)
+	// lacked returns the first entry that a follower needs, if one does; nil: none does.
+	lacked func() (first uint64, some bool)
 
 	// appended counts the data bytes of the entries stored since the start.
 	appended atomic.Int64
@@ -146,7 +148,24 @@ func (l *logStore) DeleteRange(first, last uint64) error {
 		}
 		return err
 	}
+	last, err := l.spare(first, last)
+	if err != nil || last < first {
+		return err
+	}
 	return l.write("a cut of the log", func() error { return l.log.DeleteRange(first, last) })
+}
+
+// spare returns up to where the log is cut where that is asked for up to last. Of a cut of
+// its beginning, it leaves out what a follower needs.
+func (l *logStore) spare(first, last uint64) (uint64, error) {
+	end, err := l.LastIndex()
+	if err != nil || last >= end || l.lacked == nil {
+		return last, err
+	}
+	if needed, some := l.lacked(); some && needed <= last {
+		return max(needed, first) - 1, nil
+	}
+	return last, nil
 }
 
 // contradiction returns an error where the end of the log is to be cut off although the

@@ -82,7 +82,7 @@ func (g *Group) open() error {
 	if err != nil {
 		return err
 	}
-	g.log = &logStore{log: log, watchdog: g.watchdog, fatal: g.cfg.Fatal, applied: func() (index, installed uint64) {
+	g.log = &logStore{log: log, watchdog: g.watchdog, fatal: g.cfg.Fatal, lacked: g.lacked, applied: func() (index, installed uint64) {
 		return g.store.Applied().Index, g.store.InstalledAt()
 	}}
 	if err := checkOwner(g.cfg.Dir, g.log, g.cfg.Identification); err != nil {

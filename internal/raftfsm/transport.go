@@ -116,6 +116,9 @@ func (t *transport) serve(node *raft.Raft) {
 	close(t.serving)
 }
 
+// runs reports whether there is a raft.
+func (t *transport) runs() bool { return t.raft.Load() != nil }
+
 // forward hands what comes in to raft's main loop.
 func (t *transport) forward() {
 	defer close(t.done)
