@@ -593,3 +593,52 @@ func TestCloseLetsChangesEnd(t *testing.T) {
 		}
 	})
 }
+
+// A copy of a large state takes its time, and so does waiting for that of another shard: who
+// stops waits for neither.
+func TestCloseDoesNotWaitForACopy(t *testing.T) {
+	base := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, base, "a", "b", "c")
+		c.limits = smallLog
+		disk := store.NewSpace(func() (int64, error) { return 1 << 40, nil }, 0)
+		c.spaces = map[string]*store.Space{"a": disk, "b": disk}
+		c.start("a", "b")
+		defer c.stopAll()
+		c.admit(c.leader(), 0, 60)
+		g := c.cutLogs("a", "b")
+
+		cfg := storeConfig(filepath.Join(base, "another"))
+		cfg.Space = disk
+		const takes = time.Hour
+		cfg.CommitObserver.Before = func() { time.Sleep(takes) }
+		another, err := store.Open(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer another.Close()
+		if _, err := another.Update(store.Position{Index: 1, Term: 1}, func(*store.Tx) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		copied := make(chan error)
+		go func() {
+			made, err := another.Copy()
+			if err == nil {
+				err = made.Close()
+			}
+			copied <- err
+		}()
+		synctest.Wait()
+
+		c.start("c") // it needs a copy of this state
+		time.Sleep(time.Second)
+		begun := time.Now()
+		c.stop(string(g.cfg.Self))
+		if took := time.Since(begun); took > time.Second {
+			t.Errorf("it took %v", took)
+		}
+		if err := <-copied; err != nil {
+			t.Error(err)
+		}
+	})
+}

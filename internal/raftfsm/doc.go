@@ -36,8 +36,8 @@
 //	of the WAL         rotation, which the append that seals a segment waits for
 //	of the store       flusher
 //
-// [Group.Close] ends all of them, in this order: waits for changes under way; raft is
-// told to shut down; the transport and its connections close, which ends what was sent
+// [Group.Close] ends all of them, in this order: waits for changes under way; copies of the
+// state end; raft is told to shut down; the transport and its connections close, which ends what was sent
 // ahead and the calls that raft waits for; raft's goroutines end; the log closes; the
 // state is flushed and closes. The futures of proposals that have not resolved by then
 // may never: raft gives them no way to hear of a shutdown. Whoever closes a group stops

@@ -241,6 +241,7 @@ func (g *Group) shutdown() {
 	g.beginning.Unlock()
 	g.changes.Wait()
 
+	g.store.EndCopies() // raft waits for its routines, and one may make a copy
 	ended := g.raft.Shutdown()
 	// Not before: until then raft's main loop may wait for its signal to be read, and
 	// a change for the main loop.

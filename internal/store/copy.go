@@ -51,7 +51,7 @@ func (s *Store) Copy() (*Copy, error) {
 	select {
 	case space.copying <- struct{}{}:
 		defer func() { <-space.copying }()
-	case <-s.stop:
+	case <-s.noCopies:
 		return nil, fileError(s.config.Path, ErrClosed)
 	}
 	if err := s.Flush(); err != nil {

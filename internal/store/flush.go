@@ -110,6 +110,7 @@ func (s *Store) Close() error {
 func (s *Store) shut(last func() error) (err error) {
 	s.stopOnce.Do(func() {
 		close(s.stop)
+		s.EndCopies()
 		s.flusher.Wait()
 		s.mu.Lock()
 		s.closed = true

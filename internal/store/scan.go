@@ -227,12 +227,17 @@ func (s *Store) long(read func(tx *bolt.Tx, h head) error) error {
 	}))
 }
 
-// each visits a bucket from front to back, until the store is closed.
+// EndCopies ends what reads the whole state, copies and hashes, with [ErrClosed], whether it
+// is under way or waits for its turn, and lets none begin any more. Whoever waits for one and
+// is waited for before the store can be closed calls it; Close does so, too.
+func (s *Store) EndCopies() { s.endOnce.Do(func() { close(s.noCopies) }) }
+
+// each visits a bucket from front to back, until copies are to end.
 func (s *Store) each(bucket *bolt.Bucket, visit func(key, value []byte) error) error {
 	cursor := bucket.Cursor()
 	for key, value := cursor.First(); key != nil; key, value = cursor.Next() {
 		select {
-		case <-s.stop:
+		case <-s.noCopies:
 			return fileError(s.config.Path, ErrClosed)
 		default:
 		}

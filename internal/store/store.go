@@ -60,10 +60,12 @@ type Store struct {
 	kick     chan struct{} // capacity 1: flush now
 	dirty    chan struct{} // capacity 1: something was gathered
 	stop     chan struct{} // closed by Close
+	noCopies chan struct{} // closed by EndCopies
 	flusher  sync.WaitGroup
 	retired  sync.WaitGroup // files that were replaced and have readers
 	copying  sync.WaitGroup // long reads: copies and hashes
 	stopOnce sync.Once
+	endOnce  sync.Once
 }
 
 func newStore(cfg Config) *Store {
@@ -75,6 +77,7 @@ func newStore(cfg Config) *Store {
 		dirty:  make(chan struct{}, 1),
 		stop:   make(chan struct{}),
 	}
+	s.noCopies = make(chan struct{})
 	s.settled.L = &s.mu
 	return s
 }
