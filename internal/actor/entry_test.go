@@ -764,3 +764,35 @@ func TestAWaiterThatGoesAwayInTheOpenEntryIsNotWaitedFor(t *testing.T) {
 		}
 	})
 }
+
+// What waits in the open entry for the log's clock is of no record, or changes none: whoever
+// asked for that may go away like everybody else.
+func TestALookWhoseCallerHasGoneIsNotProposed(t *testing.T) {
+	for name, request := range map[string]Request{
+		"a look at a record":            {Get: ptr(key("k"))},
+		"a question to the whole shard": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withEntries(t, patient, func(t *testing.T, s *testShard, g *entries) {
+				s.grant("k", time.Second)
+				letGo := g.holding(true, func() { s.wait(t.Context(), "another", 0) })
+				time.Sleep(time.Second) // nothing is written down while an entry is held
+				ctx, leave := context.WithCancel(t.Context())
+				request.Received = time.Now()
+				left := make(chan error)
+				go func() {
+					_, err := s.Submit(ctx, request)
+					left <- err
+				}()
+				synctest.Wait()
+				leave()
+				if err := <-left; !errors.Is(err, context.Canceled) {
+					t.Errorf("who left got %v", err)
+				}
+				letGo()
+				time.Sleep(time.Minute)
+				s.grant("k", time.Minute)
+			})
+		})
+	}
+}

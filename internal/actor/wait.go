@@ -73,9 +73,10 @@ func (a *Actor) unpark(c *call) {
 	a.waiting.Store(int64(len(a.parked.sleep)))
 }
 
-// touch notes that the record of a call may have changed: its waiters are looked at.
+// touch notes that the record of a call may have changed: its waiters are looked at. A call
+// that is about no record has none.
 func (a *Actor) touch(c *call) {
-	id := c.request.Command.On()
+	id, _ := c.identity()
 	if _, some := a.parked.queues[id]; some && !a.parked.touched[id] {
 		a.parked.touched[id] = true
 		a.dirty = append(a.dirty, id)
