@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/atmostonce/coordinator/internal/admission"
+	"github.com/atmostonce/coordinator/internal/alarm"
 )
 
 // call is a request on its way. All but gone and outcome belongs to the loop once
@@ -16,7 +17,8 @@ type call struct {
 	outcome chan outcome
 	gone    atomic.Bool // nobody waits for the outcome any more
 
-	ridden bool // an entry has moved the log's clock past its receipt
+	ridden    bool           // an entry has moved the log's clock past its receipt
+	refusedAt admission.Time // when it was first refused for a quota; 0: it was not
 
 	// While it is parked, or decided again after it was.
 	ticket uint64    // its place among the waiters of its identity; 0 before it waits
@@ -56,6 +58,19 @@ func (c *call) identity() (id admission.Identity, ok bool) {
 func (c *call) reserves() bool {
 	_, is := c.request.Command.(admission.Reserve)
 	return is
+}
+
+// miscounted reports whether a refusal counts records that were over by the time of the first
+// one, live at the latest: nobody sees them any more, and they are yet to be reclaimed. What
+// has come to its end since then is not waited for, since there may always be something.
+func (c *call) miscounted(answer admission.Answer, live, earliest admission.Time) bool {
+	if answer.Refusal != admission.QuotaExceeded {
+		return false
+	}
+	if c.refusedAt == 0 {
+		c.refusedAt = live
+	}
+	return alarm.Due(earliest, c.refusedAt)
 }
 
 // mayWaitUntil is the end of the call's wait.

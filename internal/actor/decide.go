@@ -102,6 +102,11 @@ func (a *Actor) decide(tx *store.Tx, c *call, now time.Time) {
 		return
 	}
 	answer := decision.Answer
+	if earliest, _ := tx.NextAlarm(); c.miscounted(answer, live, earliest) {
+		a.open.reclaims = true
+		a.ride(c, now)
+		return
+	}
 	if answer.Outcome == admission.OutcomePending && c.waits(now) {
 		a.park(c, answer, now)
 		return

@@ -3,6 +3,8 @@ package actor
 import (
 	"slices"
 	"time"
+
+	"github.com/atmostonce/coordinator/internal/alarm"
 )
 
 // openEntry is the next log entry while it is being filled.
@@ -19,6 +21,7 @@ type openEntry struct {
 	bytes    int64     // of the commands
 	since    time.Time // when the first call came in
 	full     bool      // the next call does not fit
+	reclaims bool      // somebody waits for what is over to be reclaimed
 }
 
 // company is who may come back when an entry has ended: those whose calls it held, beside
@@ -88,6 +91,9 @@ func (a *Actor) closeEntry(now time.Time) {
 	p := &proposal{commands: slices.DeleteFunc(e.commands, gone), riders: slices.DeleteFunc(e.riders, gone)}
 	if n := p.calls(); n > 0 {
 		p.reclaim = a.reclaimBeside(n, now)
+		if e.reclaims {
+			p.reclaim = max(p.reclaim, alarm.ReclaimMax)
+		}
 		a.propose(p)
 	}
 }

@@ -149,6 +149,7 @@ func (a *Actor) applied(p *proposal, result *raftfsm.Result, current bool) {
 		return
 	}
 	now := time.Now()
+	earliest, _ := a.earliest()
 	for i, c := range p.commands {
 		answer := result.Answers[i]
 		if current {
@@ -160,6 +161,8 @@ func (a *Actor) applied(p *proposal, result *raftfsm.Result, current bool) {
 			a.park(c, answer, now)
 		case current && answer.Outcome == admission.OutcomeCommitted && answer.Response.Stored == nil:
 			a.again = append(a.again, c) // the entry's answers carry no more responses
+		case current && c.miscounted(answer, a.lead.live(now), earliest):
+			a.again = append(a.again, c)
 		case current:
 			c.answer(a.lead.reply(c, answer, now))
 		default:
