@@ -17,8 +17,8 @@ type call struct {
 	outcome chan outcome
 	gone    atomic.Bool // nobody waits for the outcome any more
 
-	ridden    bool           // an entry has moved the log's clock past its receipt
-	refusedAt admission.Time // when it was first refused for a quota; 0: it was not
+	ridden  bool // an entry has moved the log's clock past its receipt
+	counted int  // how often it was refused for a quota, and decided once more
 
 	// While it is parked, or decided again after it was.
 	ticket uint64    // its place among the waiters of its identity; 0 before it waits
@@ -60,17 +60,19 @@ func (c *call) reserves() bool {
 	return is
 }
 
-// miscounted reports whether a refusal counts records that were over by the time of the first
-// one, live at the latest: nobody sees them any more, and they are yet to be reclaimed. What
-// has come to its end since then is not waited for, since there may always be something.
+// countedMax is how often a call is decided once more that was refused for a quota: when it
+// was found refused, and when others took the places that it waited for.
+const countedMax = 3
+
+// miscounted reports whether a refusal counts records that are over, which nobody sees any
+// more, and that are yet to be reclaimed. After [countedMax] times it stands: where very many
+// are over at once, who waited for all of them would be in the way of the others.
 func (c *call) miscounted(answer admission.Answer, live, earliest admission.Time) bool {
-	if answer.Refusal != admission.QuotaExceeded {
+	if answer.Refusal != admission.QuotaExceeded || c.counted == countedMax || !alarm.Due(earliest, live) {
 		return false
 	}
-	if c.refusedAt == 0 {
-		c.refusedAt = live
-	}
-	return alarm.Due(earliest, c.refusedAt)
+	c.counted++
+	return true
 }
 
 // mayWaitUntil is the end of the call's wait.

@@ -92,7 +92,7 @@ func (a *Actor) closeEntry(now time.Time) {
 	if n := p.calls(); n > 0 {
 		p.reclaim = a.reclaimBeside(n, now)
 		if e.reclaims {
-			p.reclaim = max(p.reclaim, alarm.ReclaimMax)
+			p.reclaim = max(n, alarm.ReclaimMax) // a place for each of them
 		}
 		a.propose(p)
 	}

@@ -39,19 +39,10 @@ func TestWhatIsOverDoesNotCountAgainstTheQuota(t *testing.T) {
 		if overdue, _ := s.group.Store().Overdue(); overdue < quota {
 			t.Fatalf("%d of %d records are overdue: nothing was put off", overdue, quota)
 		}
-		var calls []*waiter
 		for i := range quota {
-			request := within(quota, fmt.Sprint("n", i))
-			w := &waiter{done: make(chan struct{})}
-			go func() {
-				defer close(w.done)
-				w.reply, w.err = s.Submit(t.Context(), request)
-			}()
-			calls = append(calls, w)
-		}
-		for _, w := range calls {
-			<-w.done
-			w.granted(t)
+			if got := s.mustSubmit(within(quota, fmt.Sprint("n", i))); got.Answer.Outcome != admission.OutcomeGranted {
+				t.Fatalf("the %d. of %d: %v", i+1, quota, got.Answer.Refusal)
+			}
 		}
 		if full := s.mustSubmit(within(quota, "one more")); full.Answer.Refusal != admission.QuotaExceeded {
 			t.Errorf("%v within the quota", full.Answer.Refusal)
