@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"strings"
 	"sync"
@@ -15,6 +16,10 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 )
+
+// forever is as long as anything takes: what is longer is cut to it, so that sums of such times,
+// and of moments, do not run over.
+const forever = math.MaxInt64 / 4
 
 const (
 	// connectTimeout is after how long a node that does not answer is given up.
@@ -65,11 +70,12 @@ func Dial(endpoints []string, options ...DialOption) (*Client, error) {
 	}
 	for _, bound := range []struct {
 		name  string
-		value time.Duration
-	}{{"call", cfg.callTimeout}, {"try", cfg.tryTimeout}, {"settle", cfg.settleTimeout}} {
-		if bound.value <= 0 {
-			return nil, fmt.Errorf("client: the %s timeout is %v, it must be more than 0", bound.name, bound.value)
+		value *time.Duration
+	}{{"call", &cfg.callTimeout}, {"try", &cfg.tryTimeout}, {"settle", &cfg.settleTimeout}} {
+		if *bound.value <= 0 {
+			return nil, fmt.Errorf("client: the %s timeout is %v, it must be more than 0", bound.name, *bound.value)
 		}
+		*bound.value = min(*bound.value, forever)
 	}
 	if cfg.cluster != nil {
 		if err := checkCluster(*cfg.cluster); err != nil {

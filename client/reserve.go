@@ -88,7 +88,7 @@ func WithOwner(name string) ReserveOption {
 // committed, before [ErrPending] is returned. Default: 0. What is not more than 0 does
 // not wait.
 func WithWait(d time.Duration) ReserveOption {
-	return reserveOption(func(c *reserveConfig) { c.wait = max(0, d) })
+	return reserveOption(func(c *reserveConfig) { c.wait = min(max(0, d), forever) })
 }
 
 // WithReserveTimeout bounds how long Reserve goes without an answer, with all its tries,

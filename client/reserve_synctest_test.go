@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -160,6 +161,42 @@ func TestGivingBackWhatWasNeverGranted(t *testing.T) {
 		wantNone(t, err)
 		if record.State != client.StateReleased || record.Attempt != 1 || record.OnLapse != client.Reopen || record.PendingTTL > time.Minute {
 			t.Errorf("record: %+v", record)
+		}
+	})
+}
+
+// Whoever says "as long as there is" waits as long.
+func TestTheLongestWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const longest = time.Duration(math.MaxInt64)
+		nodes := start(t, 1)
+		for name, test := range map[string]struct {
+			dial    []client.DialOption
+			reserve []client.ReserveOption
+		}{
+			"wait":         {nil, []client.ReserveOption{client.WithWait(longest)}},
+			"call timeout": {[]client.DialOption{client.WithCallTimeout(longest), client.WithSettleTimeout(longest)}, []client.ReserveOption{client.WithWait(time.Hour)}},
+			"all of them": {
+				[]client.DialOption{client.WithCallTimeout(longest), client.WithTryTimeout(longest), client.WithSettleTimeout(longest)},
+				[]client.ReserveOption{client.WithWait(longest), client.WithReserveTimeout(longest)},
+			},
+		} {
+			first := granted(t, dial(t, nodes), name, client.WithPendingTTL(time.Hour))
+			var committing sync.WaitGroup
+			committing.Go(func() {
+				time.Sleep(20 * time.Minute)
+				if err := first.Commit(t.Context(), client.Response{Code: 7}); err != nil {
+					t.Error(err)
+				}
+			})
+			c := dial(t, nodes, test.dial...)
+			began := time.Now()
+			_, err := c.Reserve(t.Context(), id(name), test.reserve...)
+			took := time.Since(began)
+			committing.Wait()
+			if !errors.Is(err, client.ErrCommitted) || took < 20*time.Minute || took > 21*time.Minute {
+				t.Errorf("%s: after %v: %v", name, took, err)
+			}
 		}
 	})
 }

@@ -541,6 +541,17 @@ func TestRunAsksAgainWhenInDoubt(t *testing.T) {
 	}
 }
 
+// The longest time for a call, and what it waits on top, are not over before it begins.
+func TestTheLongestTimeout(t *testing.T) {
+	leakless(t)
+	var said bytes.Buffer
+	s := &stub{reserve: grantedForAMinute}
+	w := world{stdin: strings.NewReader(""), stdout: &bytes.Buffer{}, stderr: &said}
+	if code := run(t.Context(), w, []string{"reserve", "k", "--timeout", "2562047h", "--wait", "1h", "--endpoints", serve(t, s)}); code != reason.ExitDone {
+		t.Errorf("exit code %d, %q", code, &said)
+	}
+}
+
 // What a node says is shown as text, whatever a terminal would make of it: C1 controls too, which
 // are escape sequences of one character, and what turns a line around.
 func TestWhatANodeSaysIsText(t *testing.T) {

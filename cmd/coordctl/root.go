@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -24,6 +25,8 @@ const (
 	clusterVariable   = environmentPrefix + "CLUSTER"
 	clusterFlag       = "cluster"
 	timeoutDefault    = 5 * time.Second
+	// timeoutMost is what a longer --timeout is cut to, so that --wait fits on top.
+	timeoutMost = math.MaxInt64 / 4
 	// sameSignalWithin is how long after a signal further ones are the same: a supervisor may
 	// signal a process and its whole group.
 	sameSignalWithin = 500 * time.Millisecond
@@ -233,6 +236,7 @@ func (c *control) check(command *cobra.Command) error {
 	if c.timeout <= 0 {
 		return usagef("--timeout is %v, it must be more than 0", c.timeout)
 	}
+	c.timeout = min(c.timeout, timeoutMost)
 	for i, endpoint := range c.endpoints {
 		c.endpoints[i] = strings.TrimSpace(endpoint)
 	}
