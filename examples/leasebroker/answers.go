@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"regexp"
 	"time"
@@ -141,7 +142,7 @@ func decode(r *http.Request, into any) error {
 	if err := decoder.Decode(into); err != nil {
 		return fmt.Errorf("the body must be an order: %w", err)
 	}
-	if decoder.More() {
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("the body must be one order")
 	}
 	return nil
