@@ -152,7 +152,8 @@ func decode(content []byte) (State, error) {
 		return State{}, fmt.Errorf("holds in %q what cannot be there", strings.TrimPrefix(another.Field, "State."))
 	case err != nil:
 		return State{}, fmt.Errorf("holds what this program does not know (%s)", strings.TrimPrefix(err.Error(), "json: "))
-	case decoder.More():
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return State{}, errors.New("does not end where it should")
 	}
 	if err := s.check(); err != nil {

@@ -189,6 +189,8 @@ func TestFileOfSomethingElse(t *testing.T) {
 		"another type":      {write(FileName, `{"format":"x"}`), `it holds in "format" what cannot be there`},
 		"cut":               {change("\n}\n", ""), "it ends early, after "},
 		"two":               {change("\n}\n", "\n}\n{}"), "it does not end where it should"},
+		"one and an end":    {change("\n}\n", "\n}\n}"), "it does not end where it should"},
+		"one and no JSON":   {change("\n}\n", "\n}\n\x00"), "it does not end where it should"},
 		"too long":          {write(FileName, strings.Repeat(" ", fileBytesMax+1)), "%/node.json is damaged"},
 		"another format":    {change(`"format": 1`, `"format": 2`), "is of format 2"},
 		"no incarnation":    {change(`"incarnation": "`, `"incarnation": "x`), "is not 32 hexadecimal digits"},
