@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
@@ -115,11 +114,11 @@ func (r *Reservation) commit(ctx context.Context, response Response, retention *
 		Identity: r.identity.wire(), Token: r.token, Response: response.wire(), Retention: window(retention),
 	}
 	_, err := invoke(ctx, r.client, operation{name: callCommit, identity: r.identity, bound: bound},
-		func(ctx context.Context, service coordinatorv1.CoordinatorServiceClient, options ...grpc.CallOption) (*coordinatorv1.CommitResponse, error) {
+		func(ctx context.Context, node *sharing) delivery[*coordinatorv1.CommitResponse] {
 			if err := fits(callCommit, request); err != nil {
-				return nil, err
+				return delivery[*coordinatorv1.CommitResponse]{err: err}
 			}
-			return service.Commit(ctx, request, options...)
+			return node.commit(ctx, request)
 		})
 	return err
 }

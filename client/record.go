@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"google.golang.org/grpc"
-
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 )
 
@@ -142,8 +140,8 @@ func (c *Client) Get(ctx context.Context, id Identity, options ...GetOption) (*R
 	}
 	request := &coordinatorv1.GetRequest{Identity: id.wire(), IncludeBody: cfg.body}
 	got, err := invoke(ctx, c, operation{name: callGet, identity: id, reads: true, bound: c.callTimeout},
-		func(ctx context.Context, service coordinatorv1.CoordinatorServiceClient, options ...grpc.CallOption) (*coordinatorv1.GetResponse, error) {
-			return service.Get(ctx, request, options...)
+		func(ctx context.Context, node *sharing) delivery[*coordinatorv1.GetResponse] {
+			return node.get(ctx, request)
 		})
 	if err != nil {
 		return nil, err

@@ -6,8 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc"
-
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 )
 
@@ -147,8 +145,8 @@ func (r *Reservation) Release(ctx context.Context, reason string) error {
 func (r *Reservation) release(ctx context.Context, reason string, bound time.Duration) error {
 	request := &coordinatorv1.ReleaseRequest{Identity: r.identity.wire(), Token: r.token, Reason: reason}
 	_, err := invoke(ctx, r.client, operation{name: callRelease, identity: r.identity, bound: bound},
-		func(ctx context.Context, service coordinatorv1.CoordinatorServiceClient, options ...grpc.CallOption) (*coordinatorv1.ReleaseResponse, error) {
-			return service.Release(ctx, request, options...)
+		func(ctx context.Context, node *sharing) delivery[*coordinatorv1.ReleaseResponse] {
+			return node.release(ctx, request)
 		})
 	return err
 }
@@ -185,8 +183,8 @@ func (r *Reservation) Extend(ctx context.Context, ttl time.Duration) error {
 	bound, end := context.WithTimeout(within, r.Remaining())
 	defer end()
 	got, err := invoke(bound, r.client, operation{name: callExtend, identity: r.identity, bound: r.client.callTimeout, owns: true},
-		func(ctx context.Context, service coordinatorv1.CoordinatorServiceClient, options ...grpc.CallOption) (*coordinatorv1.ExtendResponse, error) {
-			return service.Extend(ctx, request, options...)
+		func(ctx context.Context, node *sharing) delivery[*coordinatorv1.ExtendResponse] {
+			return node.extend(ctx, request)
 		})
 	if err != nil {
 		if lost(err) {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -230,8 +229,8 @@ func (a *attempt) reserve(ctx context.Context, left func() time.Duration) (*Rese
 				}
 				return hold
 			},
-		}, func(ctx context.Context, service coordinatorv1.CoordinatorServiceClient, options ...grpc.CallOption) (*coordinatorv1.ReserveResponse, error) {
-			return service.Reserve(ctx, a.request(hold), options...)
+		}, func(ctx context.Context, node *sharing) delivery[*coordinatorv1.ReserveResponse] {
+			return node.reserve(ctx, a.request(hold))
 		})
 		if err != nil {
 			return nil, err
@@ -291,8 +290,8 @@ func (a *attempt) giveBack(ctx context.Context) error {
 	request := a.request(0)
 	request.PendingTtl, request.OnLapse = durationpb.New(giveBackTTL), Reopen.wire()
 	got, err := invoke(ctx, a.client, operation{name: callReserve, identity: a.identity, bound: a.client.settleTimeout},
-		func(ctx context.Context, service coordinatorv1.CoordinatorServiceClient, options ...grpc.CallOption) (*coordinatorv1.ReserveResponse, error) {
-			return service.Reserve(ctx, request, options...)
+		func(ctx context.Context, node *sharing) delivery[*coordinatorv1.ReserveResponse] {
+			return node.reserve(ctx, request)
 		})
 	if err != nil {
 		if errors.Is(err, ErrUnavailable) || errors.Is(err, ErrOverloaded) {

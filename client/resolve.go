@@ -3,8 +3,6 @@ package client
 import (
 	"context"
 
-	"google.golang.org/grpc"
-
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 )
 
@@ -34,11 +32,11 @@ func (c *Client) ResolveNotApplied(ctx context.Context, id Identity, revision ui
 
 func (c *Client) resolve(ctx context.Context, id Identity, request *coordinatorv1.ResolveRequest) error {
 	_, err := invoke(ctx, c, operation{name: callResolve, identity: id, bound: c.callTimeout},
-		func(ctx context.Context, service coordinatorv1.CoordinatorServiceClient, options ...grpc.CallOption) (*coordinatorv1.ResolveResponse, error) {
+		func(ctx context.Context, node *sharing) delivery[*coordinatorv1.ResolveResponse] {
 			if err := fits(callResolve, request); err != nil {
-				return nil, err
+				return delivery[*coordinatorv1.ResolveResponse]{err: err}
 			}
-			return service.Resolve(ctx, request, options...)
+			return node.resolve(ctx, request)
 		})
 	return err
 }

@@ -6,12 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/peer"
-
-	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 )
 
 // Names of the calls, as errors carry them.
@@ -90,7 +85,7 @@ type answer[A any] struct {
 // has an answer. What is worth another try is decided in failure; a request carries its
 // attempt id or token, so that sending it again is safe. The error is an *Error.
 func invoke[A any](ctx context.Context, c *Client, op operation,
-	send func(context.Context, coordinatorv1.CoordinatorServiceClient, ...grpc.CallOption) (A, error),
+	send func(context.Context, *sharing) delivery[A],
 ) (answer[A], error) {
 	// One timer for each try is enough: the time of all of them is looked at in between.
 	until, callers := time.Now().Add(op.bound), false
@@ -169,7 +164,7 @@ func invoke[A any](ctx context.Context, c *Client, op operation,
 
 // try asks one node once.
 func try[A any](ctx context.Context, until time.Time, c *Client, op operation, node *clusterNode,
-	send func(context.Context, coordinatorv1.CoordinatorServiceClient, ...grpc.CallOption) (A, error),
+	send func(context.Context, *sharing) delivery[A],
 ) (answer[A], *Error) {
 	within := op.try
 	if within == 0 {
@@ -185,18 +180,12 @@ func try[A any](ctx context.Context, until time.Time, c *Client, op operation, n
 	}
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
-	// gRPC fills in the peer once the call has been given a stream on a connection:
-	// before that it cannot have been sent.
-	var (
-		to     peer.Peer
-		header metadata.MD
-	)
 	var sent time.Duration
 	if op.owns {
 		sent = c.clock()
 	}
-	message, err := send(ctx, node.service, grpc.Peer(&to), grpc.Header(&header))
-	if other := c.router.foreign(header); other != "" {
+	came := send(ctx, node.service)
+	if other := c.router.foreign(came.header); other != "" {
 		c.router.done(node, nil, false)
 		failed := c.router.strange(op.name, node, other)
 		if !node.strange.Swap(true) { // once is enough: each call that comes to nothing says so
@@ -204,20 +193,20 @@ func try[A any](ctx context.Context, until time.Time, c *Client, op operation, n
 		}
 		return answer[A]{}, failed
 	}
-	if err == nil {
-		c.router.done(node, header, true)
-		return answer[A]{message: message, sent: sent}, nil
+	if came.err == nil {
+		c.router.done(node, came.header, true)
+		return answer[A]{message: came.answer, sent: sent}, nil
 	}
 	var local *Error
-	if errors.As(err, &local) { // the request was not fit to be sent
-		c.router.done(node, header, true)
+	if errors.As(came.err, &local) { // the request was not fit to be sent
+		c.router.done(node, came.header, true)
 		return answer[A]{}, local
 	}
-	failed := failure(op.name, err, to.Addr != nil, op.reads)
+	failed := failure(op.name, came.err, came.reached, op.reads)
 	silent := failed.Reason == "" && failed.retriable
 	if ctx.Err() != nil && time.Since(began) < silence {
 		silent = false // its caller gave up: that says nothing about the node
 	}
-	c.router.done(node, header, !silent)
+	c.router.done(node, came.header, !silent)
 	return answer[A]{}, failed
 }

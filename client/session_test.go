@@ -5,11 +5,11 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -41,15 +41,89 @@ func TestATryThatEndsWithItsSession(t *testing.T) {
 		s := newSharing(nil, true)
 		s.session = &session{calls: map[uint64]*sharedCall{}, queued: make(chan struct{}, 1), ended: ended}
 		request := &coordinatorv1.ReleaseRequest{}
-		call := &sharedCall{message: &coordinatorv1.SessionCall{Call: &coordinatorv1.SessionCall_Release{Release: request}}}
-		var to peer.Peer
-		_, err := callShared(&ending{Context: t.Context(), after: after}, s, call, (*coordinatorv1.SessionAnswer).GetRelease,
-			func(ctx context.Context, _ *coordinatorv1.ReleaseRequest, _ ...grpc.CallOption) (*coordinatorv1.ReleaseResponse, error) {
+		came := deliver(&ending{Context: t.Context(), after: after}, s, request,
+			func(_ coordinatorv1.CoordinatorServiceClient, ctx context.Context, _ *coordinatorv1.ReleaseRequest, _ ...grpc.CallOption) (*coordinatorv1.ReleaseResponse, error) {
 				return nil, status.FromContextError(ctx.Err()).Err() // as gRPC does
-			}, request, []grpc.CallOption{grpc.Peer(&to)})
-		if failed := failure(callRelease, err, to.Addr != nil, false); err != nil && (failed.Code != codes.DeadlineExceeded || !failed.retriable || failed.MaybeApplied) {
+			}, func(*coordinatorv1.ReleaseRequest) *coordinatorv1.SessionCall { return &coordinatorv1.SessionCall{} }, (*coordinatorv1.SessionAnswer).GetRelease)
+		if failed := failure(callRelease, came.err, came.reached, false); came.err != nil && (failed.Code != codes.DeadlineExceeded || !failed.retriable || failed.MaybeApplied) {
 			t.Errorf("over after %d looks: %+v", after, failed)
 		}
+	}
+}
+
+// What a try is told of a call of a session, however far that has come and whatever ends it.
+func TestWhatACallOfASessionComesTo(t *testing.T) {
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	broke, idle, unknown := status.Error(codes.Unavailable, "broke"), errIdle, status.Error(codes.Unimplemented, "")
+	for _, row := range []struct {
+		name      string
+		sent      bool // else it is queued
+		answered  bool
+		ctx       context.Context
+		ended     error // of the session; nil: it goes on
+		elsewhere bool  // it is to be made by itself
+		code      codes.Code
+		reached   bool
+		told      bool // the node is, that nobody waits
+	}{
+		{"answered", true, true, t.Context(), nil, false, codes.OK, true, false},
+		{"answered as its caller goes", true, true, cancelled, nil, false, codes.OK, true, false},
+		{"answered as the session ends", true, true, t.Context(), broke, false, codes.OK, true, false},
+		{"its caller goes before it is sent", false, false, cancelled, nil, false, codes.Canceled, false, false},
+		{"its caller goes after it was sent", true, false, cancelled, nil, false, codes.Canceled, true, true},
+		{"the session ends before it is sent", false, false, t.Context(), broke, true, codes.OK, false, false},
+		{"the session ends after it was sent", true, false, t.Context(), broke, false, codes.Unavailable, true, false},
+		{"the session is worth it no more", true, false, t.Context(), idle, false, codes.Unavailable, true, false},
+		{"the node knows no sessions", true, false, t.Context(), unknown, true, codes.OK, false, false},
+		{"an answer to what was not sent", false, true, t.Context(), broke, true, codes.OK, false, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			x := &session{
+				calls: map[uint64]*sharedCall{}, told: map[uint32]toldHeader{}, cluster: []string{"c"},
+				queued: make(chan struct{}, 1), ended: make(chan struct{}),
+			}
+			call := x.add(&coordinatorv1.SessionCall{}, time.Time{}, true)
+			if row.sent && len(x.take().GetCalls()) != 1 {
+				t.Fatal("it was not sent")
+			}
+			if row.answered && call.take(&coordinatorv1.SessionAnswer{}) != row.sent {
+				t.Fatal("what was sent takes an answer, and nothing else does")
+			}
+			if row.ended != nil {
+				x.end(row.ended)
+			}
+			came, was := x.wait(row.ctx, call)
+			if was == row.elsewhere {
+				t.Fatalf("is to be made by itself: %v", !was)
+			}
+			if !row.elsewhere && (status.Code(came.err) != row.code || came.reached != row.reached || (came.answer != nil) != (row.code == codes.OK)) {
+				t.Errorf("%+v", came)
+			}
+			// What the node said of its cluster is told of what it may have received.
+			if !row.elsewhere && (len(came.header.Get(clusterKey)) == 1) != row.reached {
+				t.Errorf("header %v", came.header)
+			}
+			message := x.take()
+			if told := len(message.GetCalls()) == 1 && message.GetCalls()[0].GetCancel() != nil; told != row.told || !told && message != nil {
+				t.Errorf("sent then: %v", message)
+			}
+			if !row.answered && call.take(&coordinatorv1.SessionAnswer{}) {
+				t.Error("what was dropped takes an answer")
+			}
+		})
+	}
+}
+
+// A call whose time is over before it is sent never is.
+func TestACallWhoseTimeIsOverIsNotSent(t *testing.T) {
+	x := &session{calls: map[uint64]*sharedCall{}, queued: make(chan struct{}, 1)}
+	late := x.add(&coordinatorv1.SessionCall{}, time.Now(), true)
+	if soon := x.add(&coordinatorv1.SessionCall{}, time.Now().Add(time.Hour), true); len(x.take().GetCalls()) != 1 || !soon.drop() {
+		t.Error("one that has time left is not sent")
+	}
+	if late.send() || late.drop() {
+		t.Error("it may have been sent")
 	}
 }
 
@@ -98,7 +172,7 @@ func TestBytesOfACallThatWasGivenUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := c.router.endpoints[0].service
-		s.CoordinatorServiceClient = node
+		s.service = node
 		s.underWay.Add(sessionFrom)
 		ctx, giveUp := context.WithCancel(t.Context())
 		ended := make(chan error)
@@ -133,7 +207,7 @@ func TestCallsThatAreGivenUpUnsent(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := c.router.endpoints[0].service
-		s.CoordinatorServiceClient = node
+		s.service = node
 		s.underWay.Add(sessionFrom)
 		r := &Reservation{client: c, token: "t"}
 		for range 30 {
