@@ -5,8 +5,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"time"
-
-	"google.golang.org/grpc/codes"
 )
 
 // Names of the calls, as errors carry them.
@@ -92,74 +90,42 @@ func invoke[A any](ctx context.Context, c *Client, op operation,
 	if deadline, ok := ctx.Deadline(); ok && !until.Before(deadline) {
 		until, callers = deadline, true
 	}
-	ended := func() bool { return ctx.Err() != nil || !time.Now().Before(until) }
 	var (
-		last  *Error
-		doubt bool // an earlier try may have been carried out
-		asked = map[*clusterNode]bool{}
-		pause pause
-		idle  bool // it has rested since the last try
+		verdict = verdict{call: op.name}
+		asked   = map[*clusterNode]bool{}
+		pause   pause
+		rested  bool // since the last try
 	)
-	// over is what to say when no try is left.
-	over := func() (answer[A], error) {
-		e := &Error{Call: op.name, Code: codes.Unavailable, Message: "no node was asked"}
-		switch {
-		case last != nil:
-			*e = *last
-		case ended():
-			*e = Error{Call: op.name, Code: codes.DeadlineExceeded, Message: "the time for the call was over before a node was asked"}
-			if errors.Is(ctx.Err(), context.Canceled) {
-				*e = Error{Call: op.name, Code: codes.Canceled, Message: "the call was cancelled before a node was asked"}
-			}
-		}
-		e.MaybeApplied = doubt
-		if e.ended = ctx.Err(); e.ended == nil && callers {
-			// It has passed, or the next try would have come after it.
-			e.ended = context.DeadlineExceeded
-		}
-		return answer[A]{}, e
-	}
-	closed := func() (answer[A], error) {
-		return answer[A]{}, &Error{Call: op.name, Code: codes.Canceled, Message: "there is no answer", MaybeApplied: doubt, ended: ErrClosed}
-	}
-	for {
-		if ended() {
-			return over()
-		}
+	for ctx.Err() == nil && time.Now().Before(until) {
 		node, anew := c.router.pick(op.identity, asked)
 		if node == nil {
-			return closed()
+			return answer[A]{}, verdict.end(ErrClosed)
 		}
-		if anew && !idle && !pause.restUntil(ctx, until, 0) {
+		if anew && !rested && !pause.restUntil(ctx, until, 0) {
 			c.router.done(node, nil, true)
-			return over()
+			break
 		}
-		asked[node], idle = true, false
+		asked[node] = true
 		got, failed := try(ctx, until, c, op, node, send)
 		if failed == nil {
 			return got, nil
 		}
-		if failed.decided() {
-			return answer[A]{}, failed // the truth, whatever became of earlier tries
-		}
-		doubt = doubt || failed.MaybeApplied
-		if !failed.retriable {
-			failed.MaybeApplied = doubt
-			return answer[A]{}, failed
+		if final := verdict.note(failed); final != nil {
+			return answer[A]{}, final
 		}
 		if c.isClosed() {
-			return closed()
+			return answer[A]{}, verdict.end(ErrClosed)
 		}
-		// What only says that time was over tells less than what came before it.
-		if last == nil || failed.Code == codes.Unavailable || last.Code != codes.Unavailable {
-			last = failed
-		}
-		if failed.RetryAfter > 0 {
-			if idle = pause.restUntil(ctx, until, failed.RetryAfter); !idle {
-				return over()
-			}
+		rested = failed.RetryAfter > 0
+		if rested && !pause.restUntil(ctx, until, failed.RetryAfter) {
+			break
 		}
 	}
+	why := ctx.Err()
+	if why == nil && callers {
+		why = context.DeadlineExceeded // it has passed, or the next try would have come after it
+	}
+	return answer[A]{}, verdict.end(why)
 }
 
 // try asks one node once.
