@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/atmostonce/coordinator/internal/admission"
-	"github.com/atmostonce/coordinator/internal/alarm"
 )
 
 // call is a request on its way. All but gone and outcome belongs to the loop once
@@ -67,12 +66,16 @@ const countedMax = 3
 // miscounted reports whether a refusal counts records that are over, which nobody sees any
 // more, and that are yet to be reclaimed. After [countedMax] times it stands: where very many
 // are over at once, who waited for all of them would be in the way of the others.
-func (c *call) miscounted(answer admission.Answer, live, earliest admission.Time) bool {
-	if answer.Refusal != admission.QuotaExceeded || c.counted == countedMax || !alarm.Due(earliest, live) {
-		return false
+func (c *call) miscounted(answer admission.Answer, due bool) bool {
+	return answer.Refusal == admission.QuotaExceeded && due && c.counted < countedMax
+}
+
+// wantedAsOf puts down on the shard's clock until when a Reserve is wanted.
+func (c *call) wantedAsOf(at moment) {
+	if reserve, is := c.request.Command.(admission.Reserve); is {
+		reserve.WantedUntil = at.live.Add(c.request.WantedFor - at.now.Sub(c.request.Received))
+		c.request.Command = reserve
 	}
-	c.counted++
-	return true
 }
 
 // mayWaitUntil is the end of the call's wait.

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/atmostonce/coordinator/internal/admission"
+	"github.com/atmostonce/coordinator/internal/alarm"
 	"github.com/atmostonce/coordinator/internal/store"
 )
 
@@ -24,11 +25,11 @@ func (a *Actor) decideAll() {
 // anything.
 func (a *Actor) decideSome() (some bool) {
 	err := a.cfg.Store.View(func(tx *store.Tx) error {
-		some = a.wakeWaiters(tx, time.Now())
+		some = a.wakeWaiters(tx, a.moment(tx))
 		calls := a.takeCalls()
-		now := time.Now() // after the last of them was received
+		at := a.moment(tx) // after the last of them was received
 		for _, c := range calls {
-			a.decide(tx, c, now)
+			a.decide(tx, c, at)
 			some = true
 		}
 		return nil
@@ -41,6 +42,23 @@ func (a *Actor) decideSome() (some bool) {
 		return false
 	}
 	return some
+}
+
+// moment is the present one. Of what the store may have yet to write a part is not for
+// Reserves, as in the mailbox: what was granted can be recorded.
+func (a *Actor) moment(tx *store.Tx) moment {
+	now := time.Now()
+	live := a.lead.live(now)
+	earliest, _ := tx.NextAlarm()
+	gathered, most := a.cfg.Store.Gathered(), a.cfg.GatheredBytesMax
+	return moment{
+		now:          now,
+		live:         live,
+		logged:       tx.Clock().Now,
+		due:          alarm.Due(earliest, live),
+		storeBehind:  gathered > most,
+		storeFilling: gathered > most-most/keptShare,
+	}
 }
 
 // takeCalls returns calls that the open entry has room for.
@@ -56,99 +74,57 @@ func (a *Actor) takeCalls() []*call {
 	return calls
 }
 
-// decide decides one call at live time against the applied state. What would change
-// nothing becomes an answer that waits to be confirmed, or a parked call; all else
-// goes into the open entry.
-func (a *Actor) decide(tx *store.Tx, c *call, now time.Time) {
+// decide decides one call at live time against the applied state, and reports whether it
+// is held: parked, or on its way through the log with its command.
+func (a *Actor) decide(tx *store.Tx, c *call, at moment) (held bool) {
 	if c.gone.Load() {
-		return
+		return false
 	}
-	live := a.lead.live(now)
-	id, ok := c.identity()
-	if !ok {
-		if earliest, some := tx.NextAlarm(); some && earliest <= live && !c.ridden {
-			a.ride(c, now)
-			return
+	var view admission.View
+	if id, some := c.identity(); some {
+		var err error
+		if view, err = tx.Admission(id); err != nil {
+			c.fail(ErrNoLeader)
+			return false
 		}
-		a.answers.add(c, admission.Answer{}, nil)
-		return
 	}
-	view, err := tx.Admission(id)
-	if err != nil {
-		c.fail(ErrNoLeader)
-		return
-	}
-	// A deadline between the log's clock and live time: only the log can say.
-	crossed := crosses(view.Record, tx.Clock().Now, live)
-	if c.request.Get != nil {
-		if crossed {
-			a.ride(c, now)
-			return
-		}
-		a.look(tx, c, admission.Look(view.Record, live))
-		return
-	}
-	if reserve, ok := c.request.Command.(admission.Reserve); ok {
-		reserve.WantedUntil = live.Add(c.request.WantedFor - now.Sub(c.request.Received))
-		c.request.Command = reserve
-	}
-	decision := admission.Decide(view, admission.Instant{Now: live}, c.request.Command)
-	if crossed || decision.Record != nil || decision.Deleted {
-		if a.cfg.Store.Gathered() > a.gatheredMost(c) {
-			c.fail(ErrStoreBehind)
-			return
-		}
-		a.enter(c, now)
-		return
-	}
-	answer := decision.Answer
-	if earliest, _ := tx.NextAlarm(); c.miscounted(answer, live, earliest) {
+	c.wantedAsOf(at)
+	switch j := judge(c, view, at); j.disposition {
+	case answered:
+		a.collect(tx, c, j)
+	case enters:
+		a.enter(c, at.now)
+		return true
+	case ridesForClock:
+		a.ride(c, at.now)
+	case ridesForReclaim:
+		c.counted++
 		a.open.reclaims = true
-		a.ride(c, now)
-		return
+		a.ride(c, at.now)
+	case parks:
+		a.park(c, j.answer, at.now)
+		return true
+	case refused:
+		c.fail(j.refusal)
 	}
-	if answer.Outcome == admission.OutcomePending && c.waits(now) {
-		a.park(c, answer, now)
-		return
-	}
-	if answer.Outcome == admission.OutcomeCommitted {
-		var read bool
-		if answer.Response.Stored, read = a.response(tx, c, admission.Look(view.Record, live)); !read {
-			return
-		}
-	}
-	a.answers.add(c, answer, nil)
+	return false
 }
 
-// gatheredMost is what the store may have yet to write for the call to go into an entry.
-// As in the mailbox, a part is not for Reserves: what was granted can be recorded.
-func (a *Actor) gatheredMost(c *call) int64 {
-	most := a.cfg.GatheredBytesMax
-	if c.reserves() {
-		most -= most / keptShare
-	}
-	return most
-}
-
-// look answers a Get.
-func (a *Actor) look(tx *store.Tx, c *call, record *admission.Record) {
-	if record == nil {
-		a.answers.add(c, admission.Answer{Refusal: admission.ReservationNotFound}, nil)
-		return
-	}
-	if c.request.Body && record.State == admission.StateCommitted {
-		stored, read := a.response(tx, c, record)
+// collect has an answer wait to be confirmed, with the response that is part of it.
+func (a *Actor) collect(tx *store.Tx, c *call, j judgement) {
+	if j.reads != nil {
+		stored, read := a.response(tx, c, j.reads)
 		if !read {
 			return
 		}
-		record = record.Clone()
-		record.Response.Stored = stored
+		if j.record != nil {
+			j.record = j.record.Clone()
+			j.record.Response.Stored = stored
+		} else {
+			j.answer.Response.Stored = stored
+		}
 	}
-	answer := admission.Answer{Since: record.GrantedAt, Deadline: record.Alarm()}
-	if record.State == admission.StateCommitted || record.State == admission.StateReleased {
-		answer.Since = record.EndedAt
-	}
-	a.answers.add(c, answer, record)
+	a.answers.add(c, j.answer, j.record)
 }
 
 // response reads the stored response of a record, or fails the call. One that there is
@@ -164,13 +140,6 @@ func (a *Actor) response(tx *store.Tx, c *call, record *admission.Record) ([]byt
 		return nil, false
 	}
 	return stored, true
-}
-
-// crosses reports whether the stored record changes between two readings of the clock
-// by time alone.
-func crosses(stored *admission.Record, logged, live admission.Time) bool {
-	r := stored.At(logged)
-	return r != nil && r.Alarm() <= live
 }
 
 // logged is the clock as the log has it.

@@ -12,6 +12,9 @@
 // that found the key taken and may wait is parked until its record changes, and is
 // then decided again.
 //
+// What becomes of a call, and why, is a value that pure functions return, when it is taken
+// out of a queue and when its entry has ended (judge.go). The loop carries it out.
+//
 // # The open entry
 //
 // An entry costs a write and a sync on every replica, however much it holds, so calls

@@ -738,6 +738,38 @@ func TestOneWaiterAtATimeHoweverOftenItsRecordChanges(t *testing.T) {
 	})
 }
 
+// A call that an entry finds pending is parked before what is behind it in the entry is
+// looked at: that may be the end of what it waits for.
+func TestWhoIsParkedByAnEntryIsWokenByTheSame(t *testing.T) {
+	withEntries(t, patient, func(t *testing.T, s *testShard, g *entries) {
+		token := s.grant("k", time.Second)
+		letGo := g.holding(true, func() { s.wait(t.Context(), "another", 0) })
+		before := g.count()
+		time.Sleep(time.Second) // nothing is written down while an entry is held
+		submit := func(request Request) {
+			go func() {
+				request.Received = time.Now()
+				if reply, err := s.Submit(t.Context(), request); err != nil || reply.Answer.Refusal != admission.None {
+					t.Errorf("%T: %v, %v", request.Command, reply.Answer.Refusal, err)
+				}
+			}()
+			synctest.Wait()
+		}
+		submit(Request{Command: admission.Extend{Identity: key("k"), Token: token, PendingTTL: time.Hour, Span: 24 * time.Hour}})
+		waits := s.wait(t.Context(), "k", time.Minute)
+		submit(release("k", token))
+		letGo()
+		<-waits.done
+		waits.granted(t)
+		if waits.after > 2*time.Second {
+			t.Errorf("granted after %v", waits.after)
+		}
+		if all := g.since(before); fmt.Sprint(all) != "[[k k k] [k]]" {
+			t.Errorf("proposed were %v", all)
+		}
+	})
+}
+
 // Invariant 5: a waiter that goes away on its way into an entry leaves its turn to the next.
 func TestAWaiterThatGoesAwayInTheOpenEntryIsNotWaitedFor(t *testing.T) {
 	withEntries(t, patient, func(t *testing.T, s *testShard, g *entries) {

@@ -1,10 +1,8 @@
 package actor
 
 import (
-	"errors"
+	"slices"
 	"time"
-
-	"github.com/hashicorp/raft"
 
 	"github.com/atmostonce/coordinator/internal/admission"
 	"github.com/atmostonce/coordinator/internal/alarm"
@@ -29,8 +27,11 @@ type proposal struct {
 type ended struct {
 	proposal *proposal
 	err      error
-	response any
+	result   *raftfsm.Result // nil where that is not known
 }
+
+// carriedOut reports whether the entry is known to have been applied, and to have counted.
+func (e ended) carriedOut() bool { return e.result != nil && !e.result.Stale }
 
 // fail ends all of the proposal's calls: those with a command as told, the others
 // with an error of their own, since they have changed nothing in any case.
@@ -73,24 +74,18 @@ func (a *Actor) propose(p *proposal) {
 	future := a.cfg.Group.Propose(encoded, a.cfg.EnqueueWithin)
 	go func() {
 		// The channel has room for every proposal in flight: this never blocks.
-		err := future.Error()
-		var response any
-		if err == nil {
-			response = future.Response()
+		e := ended{proposal: p, err: future.Error()}
+		if e.err == nil {
+			e.result, _ = future.Response().(*raftfsm.Result)
 		}
-		a.results <- ended{proposal: p, err: err, response: response}
+		a.results <- e
 	}()
 }
 
 // settle ends a proposal.
 func (a *Actor) settle(e ended) {
 	p := e.proposal
-	for i, other := range a.inFlight {
-		if other == p {
-			a.inFlight = append(a.inFlight[:i], a.inFlight[i+1:]...)
-			break
-		}
-	}
+	a.inFlight = slices.DeleteFunc(a.inFlight, func(other *proposal) bool { return other == p })
 	now := time.Now()
 	a.expectCompany(p, now)
 	if p.whenDone != nil {
@@ -100,31 +95,17 @@ func (a *Actor) settle(e ended) {
 		a.rest(p, now)
 	}
 	current := a.lead != nil && a.lead.term == p.term
-	result, known := e.response.(*raftfsm.Result)
-	switch {
-	case e.err == nil && known && result != nil && !result.Stale:
-		a.applied(p, result, current)
-		return
-	case e.err == nil && known && result != nil: // refused as of another term
-		p.fail(ErrNoLeader, ErrNoLeader)
-	case errors.Is(e.err, raft.ErrEnqueueTimeout):
-		p.fail(ErrLogBehind, ErrLogBehind)
-	case e.err != nil && raftfsm.Classify(e.err) == raftfsm.NotApplied:
-		p.fail(ErrNoLeader, ErrNoLeader)
-	default:
-		p.fail(ErrOutcomeUnknown, ErrNoLeader)
+	if commands, riders := e.failure(current); commands != nil {
+		p.fail(commands, riders)
+	} else {
+		a.applied(p, e.result)
 	}
-	if current {
-		for _, c := range p.commands {
-			a.touch(c) // the next in the queue is not held up by what befell the first
-		}
-		// What is due stays due, and Raft may refuse it at once for seconds on end: while
-		// it waits for the answer of a server that it hands leadership over to.
-		a.quietTill = time.Now().Add(beginAgainAfter)
+	if e.carriedOut() {
+		return
 	}
 	a.counts.failed.Add(1)
 	a.cfg.Logger.Debug("an entry came to nothing", "term", p.term, "error", e.err)
-	if current && (p.leaderStart || a.lead.serving) {
+	if current {
 		a.lost(p)
 	}
 }
@@ -132,50 +113,50 @@ func (a *Actor) settle(e ended) {
 // lost is called when an entry of the present term has failed. Whatever the reason, a
 // term whose first entry did not come through is begun again.
 func (a *Actor) lost(p *proposal) {
-	if p.leaderStart {
+	for _, c := range p.commands {
+		a.touch(c) // the next in the queue is not held up by what befell the first
+	}
+	// What is due stays due, and Raft may refuse it at once for seconds on end: while
+	// it waits for the answer of a server that it hands leadership over to.
+	a.quietTill = time.Now().Add(beginAgainAfter)
+	switch {
+	case p.leaderStart:
 		a.stepDown(ErrNoLeader)
 		a.retryAt = time.Now().Add(beginAgainAfter)
-		return
+	case a.lead.serving:
+		a.reconsider()
 	}
-	a.reconsider()
 }
 
-// applied answers the calls of an entry that was carried out.
-func (a *Actor) applied(p *proposal, result *raftfsm.Result, current bool) {
+// applied hands out what an entry of the present term has brought.
+func (a *Actor) applied(p *proposal, result *raftfsm.Result) {
 	if p.leaderStart {
-		if current && !a.lead.serving {
+		if !a.lead.serving {
 			a.serve()
 		}
 		return
 	}
 	now := time.Now()
 	earliest, _ := a.earliest()
+	due := alarm.Due(earliest, a.lead.live(now))
 	for i, c := range p.commands {
-		answer := result.Answers[i]
-		if current {
-			a.touch(c)
+		a.touch(c) // in the log's order: whom one command has parked, those behind it may wake
+		if p.expired {
+			continue // it has its outcome
 		}
-		switch {
-		case p.expired: // it has its outcome
-		case current && answer.Outcome == admission.OutcomePending && c.waits(now):
-			a.park(c, answer, now)
-		case current && answer.Outcome == admission.OutcomeCommitted && answer.Response.Stored == nil:
-			a.again = append(a.again, c) // the entry's answers carry no more responses
-		case current && c.miscounted(answer, a.lead.live(now), earliest):
-			a.again = append(a.again, c)
-		case current:
+		switch answer := result.Answers[i]; sequelOf(c, answer, now, due) {
+		case tells:
 			c.answer(a.lead.reply(c, answer, now))
-		default:
-			// It was applied, but there is no live time of that term any more to
-			// reckon what remains by. A retry gets the truth.
-			c.fail(ErrOutcomeUnknown)
+		case parksBehind:
+			a.park(c, answer, now)
+		case againToCount:
+			c.counted++
+			a.again = append(a.again, c)
+		case againToRead:
+			a.again = append(a.again, c)
 		}
 	}
 	if p.expired {
-		return
-	}
-	if !current {
-		failAll(p.riders, ErrNoLeader)
 		return
 	}
 	for _, c := range p.riders {

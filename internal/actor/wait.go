@@ -118,18 +118,16 @@ func (a *Actor) wakeSleepers(now time.Time) {
 // order, as far as can be done without the log, and at most one through the log: what
 // becomes of that one decides about the others. It stops where the open entry is full,
 // and reports whether it has looked at any.
-func (a *Actor) wakeWaiters(tx *store.Tx, now time.Time) (some bool) {
+func (a *Actor) wakeWaiters(tx *store.Tx, at moment) (some bool) {
 	for len(a.dirty) > 0 && !a.open.full {
 		id := a.dirty[0]
 		a.dirty = a.dirty[1:]
 		delete(a.parked.touched, id)
 		for len(a.parked.queues[id]) > 0 {
 			c := a.parked.queues[id][0]
-			entered := len(a.open.commands)
 			a.unpark(c)
-			a.decide(tx, c, now)
 			some = true
-			if c.index >= 0 || len(a.open.commands) > entered {
+			if a.decide(tx, c, at) {
 				break // still pending, or on its way through the log
 			}
 		}

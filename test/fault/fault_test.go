@@ -247,9 +247,9 @@ func TestFindsWhatIsWrong(t *testing.T) {
 		t.Skip("it needs a build of its own; COORDINATOR_FAULT=1, or make fault")
 	}
 	lying := edited(t, "coordinator-lying", process.Edit{
-		File: "internal/actor/propose.go",
-		Old:  "\tdefault:\n\t\tp.fail(ErrOutcomeUnknown, ErrNoLeader)\n\t}\n",
-		New:  "\tdefault:\n\t\tp.fail(ErrNoLeader, ErrNoLeader)\n\t}\n",
+		File: "internal/actor/judge.go",
+		Old:  "\tdefault:\n\t\treturn ErrOutcomeUnknown, ErrNoLeader\n\t}\n",
+		New:  "\tdefault:\n\t\treturn ErrNoLeader, ErrNoLeader\n\t}\n",
 	})
 	s := newSuite(t, lying, newSeed(t), plenty, newSummary())
 	s.kept = t.TempDir()

@@ -97,14 +97,14 @@ var faults = []fault{
 		after:  "DriftMin = time.Hour",
 	},
 	{
-		name: "an unknown outcome is told as one of nothing", file: "internal/actor/propose.go",
-		before: "\tdefault:\n\t\tp.fail(ErrOutcomeUnknown, ErrNoLeader)\n\t}\n",
-		after:  "\tdefault:\n\t\tp.fail(ErrNoLeader, ErrNoLeader)\n\t}\n",
+		name: "an unknown outcome is told as one of nothing", file: "internal/actor/judge.go",
+		before: "\tdefault:\n\t\treturn ErrOutcomeUnknown, ErrNoLeader\n\t}\n",
+		after:  "\tdefault:\n\t\treturn ErrNoLeader, ErrNoLeader\n\t}\n",
 	},
 	{
 		name: "a commit whose outcome is unknown is acknowledged", file: "internal/actor/propose.go",
-		before: "\tdefault:\n\t\tp.fail(ErrOutcomeUnknown, ErrNoLeader)\n\t}\n",
-		after:  "\tdefault:\n\t\tfor _, c := range p.commands {\n\t\t\tif _, ok := c.request.Command.(admission.Commit); ok && !p.expired {\n\t\t\t\tc.answer(Reply{Remaining: time.Hour})\n\t\t\t\tp.commands = nil\n\t\t\t\tbreak\n\t\t\t}\n\t\t}\n\t\tp.fail(ErrOutcomeUnknown, ErrNoLeader)\n\t}\n",
+		before: "\t\tp.fail(commands, riders)\n",
+		after:  "\t\tfor _, c := range p.commands {\n\t\t\tif _, ok := c.request.Command.(admission.Commit); ok && !p.expired && !e.carriedOut() && commands == ErrOutcomeUnknown {\n\t\t\t\tc.answer(Reply{Remaining: time.Hour})\n\t\t\t\tp.commands = nil\n\t\t\t\tbreak\n\t\t\t}\n\t\t}\n\t\tp.fail(commands, riders)\n",
 	},
 	{
 		name: "the applied position is saved early", file: "internal/store/flush.go",
