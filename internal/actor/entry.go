@@ -16,12 +16,47 @@ import (
 // several entries are on their way at a time. Calls that need no entry never wait for
 // one.
 type openEntry struct {
-	commands []*call
-	riders   []*call   // decided again once the entry has moved the log's clock
+	entrants
 	bytes    int64     // of the commands
 	since    time.Time // when the first call came in
 	full     bool      // the next call does not fit
 	reclaims bool      // somebody waits for what is over to be reclaimed
+}
+
+// entrants are the calls that share an entry while it is open and while it is in flight. They
+// are of two kinds, which are told different things:
+//
+//   - commands have theirs in the entry, in this order. The log answers each of them, and
+//     where it is not known whether the entry is in the log, neither is what they came to.
+//   - riders have nothing in it, whether or not they have a command: they are decided again
+//     once the entry has moved the log's clock. Whatever becomes of the entry, they have
+//     changed nothing.
+//
+// What both have in common is that somebody waits for them. Who asks more of one of them asks
+// the call: [call.identity] says whether it is about a record at all.
+type entrants struct {
+	commands, riders []*call
+}
+
+// calls is how many wait for the entry.
+func (e *entrants) calls() int { return len(e.commands) + len(e.riders) }
+
+// fail ends them all.
+func (e *entrants) fail(commands, riders error) {
+	failAll(e.commands, commands)
+	failAll(e.riders, riders)
+}
+
+// dropGone takes out those whose callers have gone, and hands each of them on.
+func (e *entrants) dropGone(dropped func(*call)) {
+	gone := func(c *call) bool {
+		is := c.gone.Load()
+		if is {
+			dropped(c)
+		}
+		return is
+	}
+	e.commands, e.riders = slices.DeleteFunc(e.commands, gone), slices.DeleteFunc(e.riders, gone)
 }
 
 // company is who may come back when an entry has ended: those whose calls it held, beside
@@ -44,12 +79,9 @@ func (a *Actor) expectCompany(p *proposal, now time.Time) {
 	}
 }
 
-func (e *openEntry) calls() int { return len(e.commands) + len(e.riders) }
-
-// fail empties the entry. Nothing of it was proposed.
-func (e *openEntry) fail(err error) {
-	failAll(e.commands, err)
-	failAll(e.riders, err)
+// empty ends all of its calls. Nothing of it was proposed.
+func (e *openEntry) empty(err error) {
+	e.fail(err, err)
 	*e = openEntry{}
 }
 
@@ -81,14 +113,8 @@ func (a *Actor) closeEntry(now time.Time) {
 	}
 	e := a.open
 	a.open = openEntry{}
-	gone := func(c *call) bool {
-		if !c.gone.Load() {
-			return false
-		}
-		a.touch(c) // it may have been a waiter, and the next in the queue has its turn
-		return true
-	}
-	p := &proposal{commands: slices.DeleteFunc(e.commands, gone), riders: slices.DeleteFunc(e.riders, gone)}
+	e.dropGone(a.touch) // who was a waiter leaves its turn to the next in the queue
+	p := &proposal{entrants: e.entrants}
 	if n := p.calls(); n > 0 {
 		p.reclaim = a.reclaimBeside(n, now)
 		if e.reclaims {

@@ -85,7 +85,7 @@ func (a *Actor) stepDown(refuse error) {
 	for _, c := range a.mailbox.empty() {
 		c.fail(refuse)
 	}
-	a.open.fail(refuse)
+	a.open.empty(refuse)
 	failAll(a.again, refuse)
 	a.again = nil
 	failAll(a.parked.clear(), refuse)

@@ -11,11 +11,10 @@ import (
 
 // proposal is one log entry from its closing to its end.
 type proposal struct {
+	entrants
 	leaderStart bool
-	reclaim     int     // how many due records are written down, after the commands
-	commands    []*call // one for each command, in order
-	riders      []*call // decided again once the entry has moved the log's clock
-	whenDone    func()  // run by the loop at its end, whatever that is
+	reclaim     int    // how many due records are written down, after the commands
+	whenDone    func() // run by the loop at its end, whatever that is
 
 	term       uint64
 	proposedAt time.Time
@@ -33,19 +32,13 @@ type ended struct {
 // carriedOut reports whether the entry is known to have been applied, and to have counted.
 func (e ended) carriedOut() bool { return e.result != nil && !e.result.Stale }
 
-// fail ends all of the proposal's calls: those with a command as told, the others
-// with an error of their own, since they have changed nothing in any case.
-func (p *proposal) fail(err, riders error) {
-	if p.expired {
-		return
+// fail ends all of the proposal's calls, unless they have their outcome already.
+func (p *proposal) fail(commands, riders error) {
+	if !p.expired {
+		p.expired = true
+		p.entrants.fail(commands, riders)
 	}
-	p.expired = true
-	failAll(p.commands, err)
-	failAll(p.riders, riders)
 }
-
-// calls is how many wait for the entry.
-func (p *proposal) calls() int { return len(p.commands) + len(p.riders) }
 
 // hasRoom reports whether another entry may be put in flight.
 func (a *Actor) hasRoom() bool { return len(a.inFlight) < a.cfg.ProposalsMax }

@@ -20,7 +20,7 @@ type parked struct {
 // park lets a call wait: until its record changes, its record's deadline, or the end
 // of its wait. One that has waited before takes its old place.
 func (a *Actor) park(c *call, pending admission.Answer, now time.Time) {
-	id := c.request.Command.On()
+	id, _ := c.identity()
 	queue := a.parked.queues[id]
 	if c.ticket == 0 {
 		switch {
@@ -58,7 +58,7 @@ func (a *Actor) wakeAt(c *call, pending admission.Answer, now time.Time) time.Ti
 
 // unpark takes a call out of its queue.
 func (a *Actor) unpark(c *call) {
-	id := c.request.Command.On()
+	id, _ := c.identity()
 	queue := a.parked.queues[id]
 	for i, other := range queue {
 		if other == c {
