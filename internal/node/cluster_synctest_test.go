@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -475,7 +476,7 @@ func TestStopHandsOver(t *testing.T) {
 		for _, name := range []string{"n1", "n2", "n3"} {
 			before := time.Now()
 			w.stop(name)
-			if took := time.Since(before); took > 5*time.Second {
+			if took := time.Since(before); took > peer.HandshakeTimeoutDefault {
 				t.Errorf("stopping %s took %v", name, took)
 			}
 			synctest.Wait() // who was handed a shard takes it now
@@ -952,5 +953,31 @@ func TestRestartsAreNotRefused(t *testing.T) {
 		if text := w.log.String(); strings.Contains(text, "two processes under one identity") || strings.Contains(text, "superseded") {
 			t.Error("a restart was taken for a copy")
 		}
+	})
+}
+
+// Whoever connects and says nothing keeps no file for longer than that, whichever port it is.
+func TestConnectionsThatSayNothingAreDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.startThree()
+		for _, port := range []string{"n1:7420", "n1:7430"} {
+			for name, said := range map[string]string{"nothing": "", "no HTTP/2": "G", "half a preface": "PRI * HTTP/2.0\r\n"} {
+				conn, err := w.network.dial(t.Context(), port)
+				if err != nil {
+					t.Fatal(err)
+				}
+				began := time.Now()
+				go io.WriteString(conn, said)
+				if _, err := io.Copy(io.Discard, conn); err != nil {
+					t.Errorf("%s, %s: %v", port, name, err)
+				}
+				if took := time.Since(began); took > peer.HandshakeTimeoutDefault {
+					t.Errorf("%s: what said %s was dropped after %v", port, name, took)
+				}
+				_ = conn.Close()
+			}
+		}
+		w.admits("k", "n1", "n2", "n3")
 	})
 }

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/peer"
 	"github.com/atmostonce/coordinator/internal/rpc"
 )
 
@@ -26,7 +27,8 @@ func newServer(cfg *Config) *grpc.Server {
 	return grpc.NewServer(append(rpc.ServerOptions(),
 		grpc.MaxConcurrentStreams(cfg.StreamsMax),
 		grpc.MaxHeaderListSize(64<<10),
-		grpc.ConnectionTimeout(10*time.Second),
+		// What says nothing, or no HTTP/2, keeps a file no longer than on the peer port.
+		grpc.ConnectionTimeout(peer.HandshakeTimeoutDefault),
 		// A client may ask every 10 s whether the connection still works, also while no
 		// call runs: behind a load balancer that is how it learns.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),

@@ -48,9 +48,13 @@ type Config struct {
 	ConnectionsMax int
 }
 
+// HandshakeTimeoutDefault is how long whoever connects to a port of a node may take to say
+// what for. The port for clients has it, too.
+const HandshakeTimeoutDefault = 5 * time.Second
+
 // Default returns the settings that need no thought: 5 s, 128 and 4,096.
 func Default() Config {
-	return Config{HandshakeTimeout: 5 * time.Second, HalfOpenMax: 128, ConnectionsMax: 4096}
+	return Config{HandshakeTimeout: HandshakeTimeoutDefault, HalfOpenMax: 128, ConnectionsMax: 4096}
 }
 
 // Validate names what is missing or out of range.
