@@ -62,7 +62,7 @@ func table(o *options) []section {
 			{"data-dir", "Directory that holds everything the node keeps. It is made if need be; one process uses it at a time.", text{&c.DataDir}},
 			{"node-id", "Name of this node in its cluster: letters, digits, '.', '_' and '-'.", text{&c.NodeID}},
 			{"listen", "host:port of the gRPC services.", text{&c.Listen}},
-			{"advertise", "host:port that clients are told to dial. It must lead to this node. Default: where it listens.", text{&c.Advertise}},
+			{"advertise", "host:port that clients are told to dial. It must lead to this node. Default: where it listens; where that is all addresses (0.0.0.0, ::), the host that other nodes dial, or without one this machine's name.", text{&c.Advertise}},
 			{"http-listen", "host:port of /livez and /readyz over HTTP. Default: none.", text{&c.HTTPListen}},
 			{"metrics-listen", "host:port of /metrics over HTTP, for Prometheus (docs/metrics.md). Default: none.", text{&c.MetricsListen}},
 			{"insecure", "Listen on addresses that other machines can reach, without TLS and without asking anybody who they are.", onOff{&c.Insecure}},
@@ -72,7 +72,7 @@ func table(o *options) []section {
 		{"The cluster", []setting{
 			{"peers", "Every node of the cluster with its peer address, as n1=host:port,n2=host:port,…, this node included, in the same order on every node. The first begins the cluster. Default: this node is a cluster by itself.", peers{&c.Peers}},
 			{"peer-listen", "host:port for the other nodes. Default: this node's address in --peers; without --peers there is no peer port.", text{&c.PeerListen}},
-			{"peer-advertise", "host:port that the other nodes dial. Default: this node's address in --peers, otherwise where it listens.", text{&c.PeerAdvertise}},
+			{"peer-advertise", "host:port that the other nodes dial. Default: this node's address in --peers, otherwise where it listens; where that is all addresses, this machine's name.", text{&c.PeerAdvertise}},
 			{"shards", "Number of shards, fixed when the cluster is created. Default: what the data directory has, and 3 for a new one.", number(&c.Shards, 1, membership.ShardsMax)},
 			{"join-wait", "How long a node that the existing cluster does not know waits to be added before it ends.", duration{&c.JoinWait, 0, day}},
 			{"balance-every", "Time between two looks at whether this node leads more than its share of the shards; each hands over one at most. 0: never.", duration{&c.BalanceEvery, 0, day}},

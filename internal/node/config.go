@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,8 +39,8 @@ type Config struct {
 	// Peers lists all nodes of the cluster, this one included, in the same order on
 	// every node: the first begins the cluster. Empty: this node is one by itself.
 	Peers []peer.Listed
-	// Advertise is the host:port that clients are told to dial. Empty: Listen, with a
-	// host that can be dialed.
+	// Advertise is the host:port that clients are told to dial. Empty: Listen; where that is
+	// all addresses, with the host that others dial its peer port at, or else the machine's name.
 	Advertise string
 	// PeerAdvertise is the host:port that other nodes dial. Empty: the node's own
 	// address in Peers, otherwise PeerListen.
@@ -270,8 +271,12 @@ func checkAddress(address string, listens bool) error {
 	if err != nil {
 		return fmt.Errorf("is %q, whose port is not a number up to 65535", address)
 	}
-	if !listens && (host == "" || number == 0) {
+	switch {
+	case listens:
+	case host == "" || number == 0:
 		return fmt.Errorf("is %q, which nobody can dial: it must have a host and a port", address)
+	case everyAddress(host):
+		return fmt.Errorf("is %q, which nobody can dial: its host stands for all addresses of a machine", address)
 	}
 	if len(host) > 255 {
 		return fmt.Errorf("has a host of %d bytes, at most 255 are possible", len(host))
@@ -280,6 +285,16 @@ func checkAddress(address string, listens bool) error {
 		return fmt.Errorf("is %q, whose host is neither a name nor an IP address", address)
 	}
 	return nil
+}
+
+// everyAddress reports whether a host stands for all addresses of a machine: it can be listened
+// on, and whoever dials it comes to himself.
+func everyAddress(host string) bool {
+	if host == "" {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.WithZone("").Unmap().IsUnspecified()
 }
 
 // notInHost reports whether a character is in no name of a host and in no IP address.
@@ -310,7 +325,7 @@ func advertised(set string, listener net.Addr, otherHost func() string) string {
 	if err != nil {
 		return listener.String()
 	}
-	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+	if everyAddress(host) {
 		host = otherHost()
 	}
 	return net.JoinHostPort(host, port)

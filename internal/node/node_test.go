@@ -312,3 +312,30 @@ func TestOnlyLoopbackIsSecure(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// Addresses that stand for all of a machine's are for listening: who dials them comes to himself.
+func TestAddressesThatNobodyCanDial(t *testing.T) {
+	for address, dialed := range map[string]bool{
+		":1": false, "0.0.0.0:1": false, "[::]:1": false, "[0:0::0]:1": false, "[::ffff:0.0.0.0]:1": false, "[::%lo]:1": false,
+		"10.0.0.1:0": false, "10.0.0.1:1": true, "[::1]:1": true, "[fe80::1%lo]:1": true, "example.org:1": true,
+	} {
+		for setting, set := range map[string]func(*Config){
+			"advertise":      func(c *Config) { c.Advertise = address },
+			"peer-advertise": func(c *Config) { c.PeerAdvertise, c.PeerListen = address, "127.0.0.1:7430" },
+			"peers":          func(c *Config) { c.Peers = []peer.Listed{{Name: "n1", Address: address}} },
+		} {
+			cfg := Default()
+			cfg.Insecure = true
+			set(&cfg)
+			var wrong *SettingError
+			if err := cfg.Validate(); (err == nil) != dialed || err != nil && (!errors.As(err, &wrong) || wrong.Setting != setting) {
+				t.Errorf("%s %s: %v", setting, address, err)
+			}
+		}
+		cfg := Default()
+		cfg.Insecure, cfg.Listen = true, address
+		if err := cfg.Validate(); err != nil {
+			t.Errorf("listen %s: %v", address, err)
+		}
+	}
+}
