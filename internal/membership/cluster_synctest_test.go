@@ -385,6 +385,11 @@ func TestReplacedNodeJoins(t *testing.T) {
 			}
 			servers[id] = peer.Address(id, m.PeerAddress)
 		}
+		n3 := w.process("n3")
+		replaced, newcomer := before.Members[1].ID(), p.membership.Message().Self
+		if got := n3.membership.ExchangeOnce(t.Context(), n3)[replaced]; got != (Contact{Instead: newcomer}) {
+			t.Errorf("before anybody counts it in, n3 sees %+v", got)
+		}
 		// One that cannot note it does so later.
 		n1 := w.process("n1")
 		blocked := n1.file.path + temporary
@@ -399,7 +404,14 @@ func TestReplacedNodeJoins(t *testing.T) {
 			t.Fatal(err)
 		}
 		n1.membership.Observe(servers)
-		w.process("n3").membership.Observe(servers)
+		// Another node, whose shards do not know of the newcomer yet, has the word of those that do.
+		if got := n3.membership.ExchangeOnce(t.Context(), n3)[replaced]; got != (Contact{Instead: newcomer, Succeeded: true}) {
+			t.Errorf("n3 sees %+v", got)
+		}
+		if got := n1.membership.ExchangeOnce(t.Context(), n1)[newcomer.ID()]; got != (Contact{Joining: true}) {
+			t.Errorf("n1 sees %+v", got)
+		}
+		n3.membership.Observe(servers)
 		time.Sleep(5 * time.Second)
 		after := p.file.State()
 		if after.ClusterID != before.ClusterID || after.Founder || after.ShardsCreated {

@@ -294,8 +294,13 @@ func (m *Membership) Exchange(ctx context.Context, ask Asker, servers func() map
 // Contact is what came of asking a member.
 type Contact struct {
 	Reached     bool // it answered
-	Usurped     bool // another incarnation of it did
+	Joining     bool // it answered, and has yet to hear that it is a member
 	StorageFull bool // it is short of disk space
+	// Instead is another incarnation of it that answered in its place; zero: none did.
+	Instead peer.Member
+	// Succeeded says that Instead is a member, by the word of others that were reached: this
+	// node's own shards have yet to hear that it takes the place.
+	Succeeded bool
 }
 
 // ExchangeOnce asks every other member once, at the same time, and returns what came of
@@ -305,6 +310,7 @@ func (m *Membership) ExchangeOnce(ctx context.Context, ask Asker) map[raft.Serve
 	self := say.Self.ID()
 	var mu sync.Mutex
 	contacts := make(map[raft.ServerID]Contact)
+	counted := make(map[raft.ServerID]bool) // as members, by others
 	goneFor, met := 0, 0
 	var asking sync.WaitGroup
 	for _, member := range say.Members {
@@ -323,18 +329,32 @@ func (m *Membership) ExchangeOnce(ctx context.Context, ask Asker) map[raft.Serve
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			if !isMember {
-				contacts[id] = Contact{Usurped: heard.Self.Name == member.Name && heard.Self.ID() != id}
+			switch {
+			case isMember:
+			case heard.Self.ID() == id:
+				contacts[id] = Contact{Joining: heard.ClusterID == ""}
+				return
+			case heard.Self.Name == member.Name:
+				contacts[id] = Contact{Instead: heard.Self}
+				return
+			default:
 				return
 			}
 			contacts[id] = Contact{Reached: true, StorageFull: heard.StorageFull}
 			met++
+			for _, other := range heard.Members {
+				counted[other.ID()] = counted[other.ID()] || other.ID() != id // nobody's own word counts
+			}
 			if !slices.ContainsFunc(heard.Members, func(other peer.Member) bool { return other.ID() == self }) {
 				goneFor++
 			}
 		})
 	}
 	asking.Wait()
+	for id, contact := range contacts {
+		contact.Succeeded = contact.Instead.Name != "" && counted[contact.Instead.ID()]
+		contacts[id] = contact
+	}
 	m.noteRemoval(goneFor, met)
 	return contacts
 }

@@ -33,35 +33,69 @@ func (c cluster) NodeID() string { return c.node.cfg.NodeID }
 // Version implements rpc.Cluster.
 func (c cluster) Version() string { return c.node.cfg.Version }
 
-// Members implements rpc.Cluster. Every other member is asked whether it is there.
+// Members implements rpc.Cluster. Every other member is asked whether it is there. While one
+// takes the place of another of its name, this node may know both: it is one member, the one
+// that is there.
 func (c cluster) Members(ctx context.Context) []rpc.Member {
 	ctx, cancel := context.WithTimeout(ctx, reachWithin)
 	defer cancel()
-	state := c.node.file.State()
+	n := c.node
+	state := n.file.State()
 	if state.ClusterID == "" {
 		return nil
 	}
-	contacts := c.node.membership.ExchangeOnce(ctx, c.node.port)
+	n.membership.Observe(n.servers()) // what the shards know by now
+	contacts := n.membership.ExchangeOnce(ctx, n.port)
+	seats := n.countSeats()
 	var members []rpc.Member
-	for _, m := range c.node.membership.Directory().Members() {
+	best := 0 // rank of the last one
+	for _, m := range n.membership.Directory().Members() {
 		self, contact := m.ID() == state.ID(), contacts[m.ID()]
-		members = append(members, rpc.Member{
+		rank := seats.of[m.ID()]
+		switch {
+		case self:
+			rank += 2 * (seats.shards + 1)
+		case contact.Reached, contact.Joining:
+			rank += seats.shards + 1
+		}
+		lacking := seats.shards - seats.of[m.ID()]
+		if contact.Succeeded {
+			m = contact.Instead
+		}
+		shown := rpc.Member{
 			NodeID:        m.Name,
 			Incarnation:   m.Incarnation,
 			PeerAddress:   m.PeerAddress,
 			ClientAddress: m.ClientAddress,
-			Reachable:     self || contact.Reached,
+			Reachable:     self || contact.Reached || contact.Joining || contact.Succeeded,
 			Self:          self,
-			Trouble:       trouble(m.Name, contact),
-		})
+		}
+		if !self {
+			shown.Trouble = trouble(m.Name, contact, lacking, seats.shards)
+		}
+		// They come by name.
+		switch last := len(members) - 1; {
+		case last < 0 || members[last].NodeID != m.Name:
+			members, best = append(members, shown), rank
+		case rank > best:
+			members[last], best = shown, rank
+		}
 	}
 	return members
 }
 
-// trouble says what is wrong with another member, beyond being out of reach.
-func trouble(name string, contact membership.Contact) string {
+// trouble says what is wrong with another member, beyond being out of reach. Whoever is in a
+// shard, here or as others know it, is on its way in: it is not to be replaced.
+func trouble(name string, contact membership.Contact, lacking, shards int) string {
 	switch {
-	case contact.Usurped:
+	case contact.Succeeded:
+		return fmt.Sprintf("Node %s is joining: this node has yet to hear from its shards that they have taken it in.", name)
+	case lacking > 0:
+		return fmt.Sprintf("Node %s is joining: %d of %d shards have yet to take it in, as far as this node knows. "+
+			"If coordctl members replace %s was broken off, run it again.", name, lacking, shards, name)
+	case contact.Joining:
+		return fmt.Sprintf("Node %s is joining: every shard has taken it in, and it has yet to open them.", name)
+	case contact.Instead.Name != "":
 		return fmt.Sprintf("Node %s cannot be reached from this node: another incarnation of it answers, from another data directory. "+
 			"If the one that it had is lost, start it with an empty one and run coordctl members replace %s.", name, name)
 	case contact.StorageFull:
@@ -98,4 +132,28 @@ func (n *Node) servers() map[raft.ServerID]raft.ServerAddress {
 		}
 	}
 	return servers
+}
+
+// seats is in how many shards each server is.
+type seats struct {
+	shards int // whose members this node knows
+	of     map[raft.ServerID]int
+}
+
+func (n *Node) countSeats() seats {
+	counted := seats{of: make(map[raft.ServerID]int)}
+	router := n.shards.router.Load()
+	if router == nil {
+		return counted
+	}
+	for i := range router.Shards() {
+		servers := router.Replica(i).Group().Configuration().Servers
+		if len(servers) > 0 {
+			counted.shards++
+		}
+		for _, server := range servers {
+			counted.of[server.ID]++
+		}
+	}
+	return counted
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -420,6 +421,102 @@ func TestReplaceMember(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Who has just been put in place is listed once and is not advised to be replaced, whichever
+// node is asked, from the moment on at which the replacement has been answered.
+func TestReplacedNodeIsOneMemberAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.startThree()
+		w.stop("n2")
+		w.wipe("n2")
+		time.Sleep(10 * time.Second) // for the others to lead everything
+		n := w.start("n2", func(c *Config) { c.JoinWait = time.Hour })
+		time.Sleep(2300 * time.Millisecond) // between two rounds in which the directories are looked after
+		answer, err := coordinatorv1.NewAdminServiceClient(w.client("n3")).ReplaceMember(t.Context(), &coordinatorv1.ReplaceMemberRequest{NodeId: "n2"})
+		if err != nil || len(answer.GetShards()) != 3 {
+			t.Fatalf("replace: %v, %v", answer, err)
+		}
+		var problems []string
+		for began := time.Now(); time.Since(began) < 15*time.Second; time.Sleep(20 * time.Millisecond) {
+			problems = nil
+			for _, name := range []string{"n1", "n2", "n3"} {
+				status, err := coordinatorv1.NewAdminServiceClient(w.client(name)).ClusterStatus(t.Context(), &coordinatorv1.ClusterStatusRequest{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				at := fmt.Sprintf("%s, %v after the replacement", name, time.Since(began))
+				var names []string
+				for _, m := range status.GetMembers() {
+					names = append(names, m.GetNodeId())
+					if m.GetNodeId() == "n2" && m.GetIncarnation() != n.file.State().Incarnation {
+						t.Errorf("%s: the one that was replaced is listed", at)
+					}
+				}
+				// The newcomer knows nobody before it has heard that it belongs to them.
+				if len(names) != 0 || name != "n2" {
+					if !slices.Equal(names, []string{"n1", "n2", "n3"}) {
+						t.Errorf("%s: the members are %v", at, names)
+					}
+				}
+				for _, problem := range status.GetProblems() {
+					if strings.Contains(problem, "another incarnation") || strings.Contains(problem, "empty") && name != "n2" {
+						t.Errorf("%s: %s", at, problem)
+					}
+				}
+				problems = append(problems, status.GetProblems()...)
+			}
+			if t.Failed() {
+				return
+			}
+		}
+		if len(problems) != 0 {
+			t.Errorf("in the end there are problems: %v", problems)
+		}
+	})
+}
+
+// A replacement that was broken off is told as one, and not as a member that is to be replaced by an
+// empty one: the node that is half in its place would be it.
+func TestAReplacementThatIsHalfDone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.startThree()
+		w.stop("n2")
+		w.wipe("n2")
+		n := w.start("n2", func(c *Config) { c.JoinWait = time.Hour })
+		time.Sleep(10 * time.Second)
+		admin := coordinatorv1.NewAdminServiceClient(w.client("n3"))
+		if _, err := admin.ReplaceMember(t.Context(), &coordinatorv1.ReplaceMemberRequest{NodeId: "n2", Shard: proto.Uint32(1)}); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			for _, name := range []string{"n1", "n3"} {
+				status, err := coordinatorv1.NewAdminServiceClient(w.client(name)).ClusterStatus(t.Context(), &coordinatorv1.ClusterStatusRequest{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if members := status.GetMembers(); len(members) != 3 || members[1].GetIncarnation() != n.file.State().Incarnation {
+					t.Errorf("%s: the members are %v", name, members)
+				}
+				told := strings.Join(status.GetProblems(), " ")
+				if !strings.Contains(told, "Node n2 is joining: 2 of 3 shards have yet to take it in") || strings.Contains(told, "another incarnation") {
+					t.Errorf("%s: %s", name, told)
+				}
+			}
+			time.Sleep(time.Minute)
+		}
+		if _, err := admin.ReplaceMember(t.Context(), &coordinatorv1.ReplaceMemberRequest{NodeId: "n2"}); err != nil {
+			t.Fatal(err)
+		}
+		w.serving()
+		time.Sleep(time.Minute)
+		status, err := admin.ClusterStatus(t.Context(), &coordinatorv1.ClusterStatusRequest{})
+		if err != nil || !status.GetHealthy() || len(status.GetMembers()) != 3 {
+			t.Errorf("in the end: %v, %v", status, err)
+		}
+	})
 }
 
 // A node whose place another has taken says so where an orchestrator asks.
