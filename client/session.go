@@ -50,8 +50,13 @@ type session struct {
 	err     error
 }
 
-// errIdle is why a session ended that nothing was wrong with.
-var errIdle = errors.New("the session was not worth it any more")
+var (
+	// errIdle is why a session ended that nothing was wrong with.
+	errIdle = errors.New("the session was not worth it any more")
+	// errNoRoom is why one ended that the node refused, as it has as many as it may: it has
+	// carried out nothing, and takes calls by themselves.
+	errNoRoom = errors.New("the node has no room for a session")
+)
 
 // add takes a call on, or returns nil where there are too many; those that were dropped before they
 // were sent are there until the node takes what is before them.
@@ -104,7 +109,7 @@ func (x *session) wait(ctx context.Context, call *sharedCall) (delivery[*coordin
 			x.wake()
 		}
 		came.err = status.FromContextError(over).Err()
-	case !came.reached || status.Code(x.err) == codes.Unimplemented:
+	case !came.reached || status.Code(x.err) == codes.Unimplemented || errors.Is(x.err, errNoRoom):
 		return came, false
 	default:
 		came.err = status.Error(codes.Unavailable, "the session has ended: "+x.err.Error())
@@ -154,7 +159,11 @@ func (x *session) receive(stream grpc.BidiStreamingClient[coordinatorv1.SessionR
 	x.mu.Unlock()
 	for {
 		message, err := stream.Recv()
-		if err != nil {
+		switch {
+		case err == nil:
+		case header == nil && status.Code(err) == codes.ResourceExhausted: // it has not begun
+			return errors.Join(errNoRoom, err)
+		default:
 			return err
 		}
 		x.mu.Lock()

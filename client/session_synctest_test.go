@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/atmostonce/coordinator/client"
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 )
 
 // wire counts what goes over a client's connections.
@@ -169,6 +170,50 @@ func TestACoordinatorWithoutSessions(t *testing.T) {
 		}
 		if tries.Load() != 1 {
 			t.Errorf("a session was tried %d times", tries.Load())
+		}
+	})
+}
+
+// A coordinator that has as many sessions as it may is called without one, and asked again
+// after a while.
+func TestACoordinatorWithoutRoomForASession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := start(t, 1)
+		nodes.Latency(time.Millisecond) // else nobody waits for anybody
+		others, leave := context.WithCancel(t.Context())
+		defer leave()
+		var tries, calls atomic.Int64
+		c := dial(t, nodes, client.WithSessions(true), client.WithDialOptions(grpc.WithStreamInterceptor(
+			func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+				if tries.Add(1) == 1 {
+					for range 16 { // those of others, over a connection that is shared
+						stream, err := open(others, desc, conn, method)
+						if err != nil {
+							return nil, err
+						}
+						_ = stream.SendMsg(&coordinatorv1.SessionRequest{Calls: []*coordinatorv1.SessionCall{{Id: 1}}})
+						if err := stream.RecvMsg(&coordinatorv1.SessionResponse{}); err != nil {
+							return nil, err
+						}
+					}
+				}
+				return open(ctx, desc, conn, method, options...)
+			}), grpc.WithUnaryInterceptor(
+			func(ctx context.Context, method string, request, answer any, conn *grpc.ClientConn, call grpc.UnaryInvoker, options ...grpc.CallOption) error {
+				calls.Add(1)
+				return call(ctx, method, request, answer, conn, options...)
+			})))
+		for round := range 3 {
+			crowd(100, func(i int) { granted(t, c, fmt.Sprint(round, "-", i)) })
+		}
+		if tries.Load() != 1 || calls.Load() != 300 {
+			t.Errorf("a session was tried %d times, and of 300 calls %d were made by themselves", tries.Load(), calls.Load())
+		}
+		leave()
+		time.Sleep(10 * time.Second)
+		crowd(100, func(i int) { granted(t, c, fmt.Sprint("again", i)) })
+		if tries.Load() != 2 || calls.Load() > 350 {
+			t.Errorf("a session was tried %d times, and of 400 calls %d were made by themselves", tries.Load(), calls.Load())
 		}
 	})
 }

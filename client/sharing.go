@@ -2,8 +2,10 @@ package client
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -34,7 +36,8 @@ type sharing struct {
 	alone    atomic.Bool  // no sessions: they are not wanted, or the node knows none
 
 	mu      sync.Mutex
-	session *session // nil: none is open
+	session *session  // nil: none is open
+	refused time.Time // when the node last had no room for one; zero: never
 	closed  bool
 	running sync.WaitGroup // what sessions run behind the scenes
 }
@@ -143,7 +146,8 @@ func shared[Q proto.Message](
 func (s *sharing) open(worth bool) *session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.session != nil || s.closed || !worth || s.alone.Load() {
+	full := !s.refused.IsZero() && time.Since(s.refused) < sessionIdle
+	if s.session != nil || s.closed || !worth || full || s.alone.Load() {
 		return s.session
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -162,6 +166,9 @@ func (s *sharing) open(worth bool) *session {
 		}
 		s.mu.Lock()
 		s.session = nil
+		if errors.Is(err, errNoRoom) {
+			s.refused = time.Now()
+		}
 		s.mu.Unlock()
 		cancel()
 		x.end(err)

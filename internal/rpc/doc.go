@@ -27,6 +27,8 @@
 //     answers. What is refused for that has not been carried out.
 //  11. A call that is for another cluster is refused before anything is asked
 //     (expected.go).
+//  12. Sessions cost what is said of them: a call under way is counted at what it takes,
+//     what waits is kept as it was sent, and a connection and a node have so many.
 //
 // # Who may do what
 //
@@ -48,7 +50,8 @@
 //
 // A forwarded call has one beside it, which ends with the call: it abandons the call
 // once another node leads. ListShards asks several leaders at once and returns after
-// the last has answered. A session has one that sends and one for each call that is under
-// way, all of which end before its handler returns, and one that receives, which ends
-// with the stream. There are no others.
+// the last has answered. A session has one that sends, which ends before its handler
+// returns, and one that receives, which ends with the stream. Each call of a session that is
+// under way has one; some of those wait for the next call, of whichever session, until the last
+// session has ended ([workers]). There are no others.
 package rpc

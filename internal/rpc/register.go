@@ -34,6 +34,7 @@ func Register(cfg Config, servers ...grpc.ServiceRegistrar) error {
 		closing:     cfg.Closing,
 		unsent:      cfg.unsent,
 		sessions:    semaphore.NewWeighted(sessionsBytesMax),
+		workers:     newWorkers(),
 	}
 	if s.storageFull == nil {
 		s.storageFull = func() bool { return false }

@@ -39,6 +39,7 @@ type server struct {
 	closing     <-chan struct{}
 	unsent      *unsent
 	sessions    *semaphore.Weighted // bytes under way in all sessions
+	workers     *workers            // of all sessions
 }
 
 // hop is one call to one shard, wherever it is led.

@@ -378,6 +378,75 @@ func TestSessionsThatAreNotReadAreEnded(t *testing.T) {
 	})
 }
 
+// A connection has no more sessions than it may, and another one has its own.
+func TestSessionsOfAConnectionAreBounded(t *testing.T) {
+	const most = 16
+	n := start(t, "n1", nil)
+	var all []*session
+	for range most {
+		s := openSession(t, n.coordinator)
+		s.do(reserveCall(&coordinatorv1.ReserveRequest{Identity: key("k")}))
+		all = append(all, s)
+	}
+	_, err := openSession(t, n.coordinator).stream.Recv()
+	wantReason(t, err, reason.Overloaded)
+	client, _ := dialTCP(t, n)
+	openSession(t, coordinatorv1.NewCoordinatorServiceClient(client)).do(reserveCall(&coordinatorv1.ReserveRequest{Identity: key("k")}))
+	// One that has ended makes room.
+	wantNone(t, all[0].stream.CloseSend())
+	if _, err := all[0].stream.Recv(); !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+	s := openSession(t, n.coordinator)
+	for _, id := range s.send(reserveCall(&coordinatorv1.ReserveRequest{Identity: key("k")})) {
+		s.answer(id)
+	}
+}
+
+// What calls cost that are under way is bounded in all sessions together, and so is what is kept for
+// those to come: goroutines are most of both.
+func TestGoroutinesOfSessionsAreBounded(t *testing.T) {
+	const (
+		sessions, calls = 12, 1024
+		mostUnderWay    = 64 << 20 / (11 << 10)
+		mostIdle        = 512
+		others          = 10 * sessions // of the streams and of gRPC, at both ends
+	)
+	synctest.Test(t, func(t *testing.T) {
+		n := start(t, "n1", leaderless)
+		n.shards.All(func(r *rpctest.Replica) { r.SetLeader(shard.Leader{}) })
+		before := runtime.NumGoroutine()
+		var all []*session
+		for i := range sessions {
+			s := openSession(t, n.coordinator)
+			batch := make([]*coordinatorv1.SessionCall, calls)
+			for j := range batch {
+				batch[j] = reserveCall(&coordinatorv1.ReserveRequest{Identity: key(fmt.Sprint(i, "-", j))})
+			}
+			s.send(batch...)
+			all = append(all, s)
+		}
+		synctest.Wait()
+		if running := runtime.NumGoroutine() - before; running > mostUnderWay+others || running < mostUnderWay*9/10 {
+			t.Errorf("%d goroutines for what is under way, about %d are right", running, mostUnderWay)
+		}
+		n.shards.All(func(r *rpctest.Replica) { r.SetLeader(self("n1")) })
+		for _, s := range all {
+			for id := range uint64(calls) {
+				if s.answer(id+1).GetReserve().GetGranted() == nil {
+					t.Fatal("not granted")
+				}
+			}
+		}
+		synctest.Wait()
+		if idle := runtime.NumGoroutine() - before; idle > mostIdle+others {
+			t.Errorf("%d goroutines are left for no calls", idle)
+		}
+		n.server.Stop()
+		_ = n.connection.Close()
+	})
+}
+
 // late is a stream whose client takes an answer a moment after it was given up.
 type late struct {
 	grpc.BidiStreamingServer[coordinatorv1.SessionRequest, coordinatorv1.SessionResponse]

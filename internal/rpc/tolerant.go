@@ -66,8 +66,9 @@ func (c tolerantCodec) Unmarshal(data mem.BufferSlice, into any) error {
 	switch {
 	case data.Len() > MessageBytesMax:
 		e.wrong = tooLarge(data, e.ProtoReflect().Descriptor())
+	case keepEncoded(data, e.Message):
 	case c.CodecV2.Unmarshal(data, e.Message) != nil:
-		e.wrong = invalid("request", "is not a message of this call")
+		e.wrong = notThisMessage()
 	}
 	return nil
 }

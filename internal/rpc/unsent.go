@@ -52,6 +52,7 @@ func (u *unsent) grow(share, by, most int64) bool {
 // is the most, so that no single client keeps the others from their answers.
 type link struct {
 	unsent
+	sessions int // that are open; the [workers] guard it
 
 	mu     sync.Mutex
 	queued map[*held]struct{} // in gRPC's hands

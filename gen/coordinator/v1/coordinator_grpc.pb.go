@@ -106,8 +106,9 @@ type CoordinatorServiceClient interface {
 	// Each is answered as if it had been made by itself, when it is done: in any order,
 	// and calls that are under way at the same time may be carried out in any order. At
 	// most 1,024 calls or 4 MiB of them are under way, and 64 MiB in all sessions of a
-	// node, a call counting 1 KiB more than its bytes; what is sent beyond that waits until
-	// some are answered.
+	// node, a call counting 11 KiB more than its bytes, and once it is carried out 1 KiB more
+	// than those of its answer; what is sent beyond that waits until some are answered. A
+	// connection may have 16 sessions, and a node 1,024.
 	//
 	// A session that ends, for whatever reason, leaves the calls in doubt that it had not
 	// answered: the same call again, with the same attempt_id or token, tells the truth.
@@ -115,7 +116,8 @@ type CoordinatorServiceClient interface {
 	//
 	// Errors: INVALID_ARGUMENT (a message that is none, or two calls under way with one
 	// id), SHUTTING_DOWN (the node is stopping; go on with another), OVERLOADED (the client
-	// has taken no answers for 10 s).
+	// has taken no answers for 10 s; or, before anything else is sent, as many sessions are
+	// open as may: calls can be made without one).
 	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SessionRequest, SessionResponse], error)
 }
 
@@ -278,8 +280,9 @@ type CoordinatorServiceServer interface {
 	// Each is answered as if it had been made by itself, when it is done: in any order,
 	// and calls that are under way at the same time may be carried out in any order. At
 	// most 1,024 calls or 4 MiB of them are under way, and 64 MiB in all sessions of a
-	// node, a call counting 1 KiB more than its bytes; what is sent beyond that waits until
-	// some are answered.
+	// node, a call counting 11 KiB more than its bytes, and once it is carried out 1 KiB more
+	// than those of its answer; what is sent beyond that waits until some are answered. A
+	// connection may have 16 sessions, and a node 1,024.
 	//
 	// A session that ends, for whatever reason, leaves the calls in doubt that it had not
 	// answered: the same call again, with the same attempt_id or token, tells the truth.
@@ -287,7 +290,8 @@ type CoordinatorServiceServer interface {
 	//
 	// Errors: INVALID_ARGUMENT (a message that is none, or two calls under way with one
 	// id), SHUTTING_DOWN (the node is stopping; go on with another), OVERLOADED (the client
-	// has taken no answers for 10 s).
+	// has taken no answers for 10 s; or, before anything else is sent, as many sessions are
+	// open as may: calls can be made without one).
 	Session(grpc.BidiStreamingServer[SessionRequest, SessionResponse]) error
 	mustEmbedUnimplementedCoordinatorServiceServer()
 }

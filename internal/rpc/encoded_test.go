@@ -1,0 +1,94 @@
+package rpc
+
+import (
+	"bytes"
+	"testing"
+
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
+	protobuf "google.golang.org/protobuf/proto"
+
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/reason"
+)
+
+// received is a message of a session as the codec gives it to a handler.
+func received(t testing.TB, encoded []byte) *coordinatorv1.SessionRequest {
+	t.Helper()
+	e := &envelope{Message: &coordinatorv1.SessionRequest{}}
+	codec := tolerantCodec{encoding.GetCodecV2(proto.Name)}
+	if err := codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(encoded)}, e); err != nil || e.wrong != nil {
+		t.Fatal(err, e.wrong)
+	}
+	return e.Message.(*coordinatorv1.SessionRequest)
+}
+
+// What waits in a session is as large as it was sent, whatever its calls are like.
+func TestCallsOfASessionWaitEncoded(t *testing.T) {
+	const calls = 1 << 20
+	encoded := bytes.Repeat([]byte{callsField<<3 | 2, 0}, calls) // calls that are empty
+	allocations := testing.AllocsPerRun(3, func() {
+		for range callsOf(received(t, encoded)) {
+			break
+		}
+	})
+	if allocations > 20 {
+		t.Errorf("%v allocations before the second call is asked for", allocations)
+	}
+	got := 0
+	for _, err := range callsOf(received(t, encoded)) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got++
+	}
+	if got != calls {
+		t.Errorf("%d calls of %d", got, calls)
+	}
+}
+
+func TestCallsOfASessionAreDecoded(t *testing.T) {
+	want := &coordinatorv1.SessionRequest{}
+	for id := range uint64(5) {
+		want.Calls = append(want.Calls, &coordinatorv1.SessionCall{Id: id, Call: &coordinatorv1.SessionCall_Reserve{
+			Reserve: &coordinatorv1.ReserveRequest{Identity: &coordinatorv1.Identity{Key: "k"}},
+		}})
+	}
+	encoded, err := protobuf.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	newer := append([]byte{7 << 3, 1, 8<<3 | 2, 1, 'x'}, encoded...) // fields that are not known here
+	for name, c := range map[string]struct {
+		encoded []byte
+		calls   int
+		wrong   bool
+	}{
+		"none":                         {nil, 0, false},
+		"all":                          {encoded, 5, false},
+		"from a newer client":          {newer, 5, false},
+		"cut short":                    {encoded[:len(encoded)-1], 4, true},
+		"a call that is no message":    {append(bytes.Clone(encoded), callsField<<3|2, 1, 0xff), 5, true},
+		"calls that are a number":      {append(bytes.Clone(encoded), callsField<<3, 1), 5, true},
+		"a group that does not end":    {append(bytes.Clone(encoded), callsField<<3|3), 5, true},
+		"a tag that is none":           {append(bytes.Clone(encoded), 0xff), 5, true},
+		"a length that is out of room": {append(bytes.Clone(encoded), callsField<<3|2, 0xff, 0xff, 0xff, 0xff, 0x0f), 5, true},
+	} {
+		got := 0
+		var wrong error
+		for call, err := range callsOf(received(t, c.encoded)) {
+			if err != nil {
+				wrong = err
+				continue
+			}
+			if !protobuf.Equal(call, want.Calls[got]) {
+				t.Errorf("%s: call %d is %v", name, got, call)
+			}
+			got++
+		}
+		if got != c.calls || (wrong != nil) != c.wrong || wrong != nil && reason.Of(wrong).Reason != reason.InvalidArgument {
+			t.Errorf("%s: %d calls, %v", name, got, wrong)
+		}
+	}
+}
