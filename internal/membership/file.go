@@ -259,7 +259,8 @@ func checkEmpty(dir string) error {
 		name := entry.Name()
 		switch {
 		case name == ShardsDirName:
-			return fmt.Errorf("data directory %s holds shards, but %s is missing: restore it from where the shards are from, or name an empty directory",
+			return fmt.Errorf("data directory %s holds shards, but %s is missing: put the whole directory back, or replace the node "+
+				"(an empty directory, and `coordctl members replace`)",
 				dir, filepath.Join(dir, FileName))
 		case name == FileName+temporary, name == LockName, name == "lost+found", strings.HasPrefix(name, "."):
 			// Left by a crash before anything was decided, or not ours to mind.

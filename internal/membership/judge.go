@@ -106,7 +106,9 @@ func exclusion(self *peer.HelloMessage, a *answer) string {
 				cluster, member.ID(), self.Self.ID(), self.Self.Name)
 		}
 	}
-	return fmt.Sprintf("%s, add this node: %s is not a member. It neither votes nor stores anything", cluster, self.Self.ID())
+	return fmt.Sprintf("%s, %s is no member of it, and its members are fixed when it is made: "+
+		"a node can only take the place of a lost one, under its name (docs/cluster.md). It neither votes nor stores anything",
+		cluster, self.Self.ID())
 }
 
 func list(peers []peer.Listed) string {

@@ -71,7 +71,7 @@ func TestJudge(t *testing.T) {
 		}, excluded: "coordctl members replace n1"},
 		{name: "never a member", self: hello("n3", three), change: func(a, _ *answer) {
 			a.message.ClusterID, a.message.Members = "c", members(one, two)
-		}, excluded: "cluster c exists (n1 at h1:1 is in it), add this node"},
+		}, excluded: "cluster c exists (n1 at h1:1 is in it), n3/" + three + " is no member of it, and its members are fixed when it is made"},
 		{name: "a member with other shards", self: hello("n3", three), change: func(a, _ *answer) {
 			a.message.ClusterID, a.message.Shards, a.message.Members = "c", 6, members(one, two, three)
 		}, excluded: "--shards 6"},

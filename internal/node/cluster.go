@@ -114,7 +114,7 @@ func (c cluster) Problems(context.Context) []string {
 		problems = append(problems, "The cluster goes on without this node: it was replaced.")
 	}
 	if c.node.storageFull.Load() {
-		problems = append(problems, fmt.Sprintf("This node has less than %d bytes of free disk space and takes no new keys.", c.node.cfg.FreeBytesMin))
+		problems = append(problems, fmt.Sprintf("This node is short of free disk space and takes no new keys: %s.", c.node.space()))
 	}
 	return problems
 }

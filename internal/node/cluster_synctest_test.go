@@ -620,12 +620,17 @@ func TestShortOfSpace(t *testing.T) {
 		w.serving()
 		w.admits("k", "n1")
 		w.stop("n1")
-		w.free = 1000
+		w.free = 15 << 20
 		w.start("n1", alone)
 		w.serving()
 		time.Sleep(2 * time.Second)
-		if _, err := w.reserve("n1", "new"); reason.Of(err).Reason != reason.StorageFull {
+		const space = "15 MiB free, the floor is 256 MiB"
+		if _, err := w.reserve("n1", "new"); reason.Of(err).Reason != reason.StorageFull || !strings.Contains(err.Error(), space) {
 			t.Errorf("got %v", err)
+		}
+		status, err := coordinatorv1.NewAdminServiceClient(w.client("n1")).ClusterStatus(t.Context(), &coordinatorv1.ClusterStatusRequest{})
+		if err != nil || !strings.Contains(strings.Join(status.GetProblems(), " "), space) {
+			t.Errorf("status: %v, %v", status, err)
 		}
 		if answer, err := w.reserve("n1", "k"); err != nil || answer.GetPending() == nil {
 			t.Errorf("the record that exists: %v, %v", answer, err)

@@ -3,6 +3,8 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"syscall"
 	"time"
 
@@ -74,6 +76,28 @@ func (n *Node) lookAtSpace() (near bool) {
 		n.cfg.Logger.Info("there is disk space again: new keys are taken", "free_bytes", free)
 	}
 	return near
+}
+
+// space says how much is free, as looked at last, and how much must be; "" before the first look.
+func (n *Node) space() string {
+	free := n.freeBytes.Load()
+	if free < 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s free, the floor is %s", amount(free), amount(n.cfg.FreeBytesMin))
+}
+
+// amount writes a number of bytes for people, no larger than it is.
+func amount(bytes int64) string {
+	for _, unit := range []struct {
+		name  string
+		shift int
+	}{{"GiB", 30}, {"MiB", 20}, {"KiB", 10}} {
+		if tenths := bytes * 10 >> unit.shift; tenths >= 10 && bytes < 1<<59 {
+			return strings.TrimSuffix(fmt.Sprintf("%d.%d", tenths/10, tenths%10), ".0") + " " + unit.name
+		}
+	}
+	return fmt.Sprintf("%d bytes", bytes)
 }
 
 // freeBytes asks the operating system.

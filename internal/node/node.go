@@ -209,6 +209,7 @@ func (n *Node) register() error {
 		Membership:  cluster{n},
 		Settings:    n.cfg.Calls,
 		StorageFull: n.storageFull.Load,
+		Space:       n.space,
 		Logger:      n.cfg.Logger,
 		Closing:     n.ctx.Done(),
 		Calls:       []*rpc.Calls{rpc.NewCalls(), rpc.NewCalls()},

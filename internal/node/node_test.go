@@ -339,3 +339,23 @@ func TestAddressesThatNobodyCanDial(t *testing.T) {
 		}
 	}
 }
+
+func TestSpaceIsSaid(t *testing.T) {
+	for _, c := range []struct {
+		free, floor int64
+		want        string
+	}{
+		{-1, 20 << 20, ""}, // not looked at yet
+		{0, 20 << 20, "0 bytes free, the floor is 20 MiB"},
+		{15 << 20, 20 << 20, "15 MiB free, the floor is 20 MiB"},
+		{20<<20 - 1, 20 << 20, "19.9 MiB free, the floor is 20 MiB"},
+		{1000, 4096, "1000 bytes free, the floor is 4 KiB"},
+		{1 << 30, 3 << 29, "1 GiB free, the floor is 1.5 GiB"},
+	} {
+		n := &Node{cfg: Config{FreeBytesMin: c.floor}}
+		n.freeBytes.Store(c.free)
+		if got := n.space(); got != c.want {
+			t.Errorf("%d of %d: %q, want %q", c.free, c.floor, got, c.want)
+		}
+	}
+}

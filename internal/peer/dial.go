@@ -113,6 +113,9 @@ func (p *Port) connect(ctx context.Context, h Header, hostPort string) (_ net.Co
 	defer stop()
 	conn, err := p.cfg.Dial(ctx, hostPort)
 	if err != nil {
+		if tried := (*net.OpError)(nil); errors.As(err, &tried) && tried.Op == "dial" {
+			err = tried.Err // which says once more what was dialed
+		}
 		return nil, Life{}, fmt.Errorf("peer: dial %s: %w", hostPort, err)
 	}
 	release := cutWhenDone(ctx, conn)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -106,6 +107,19 @@ func refusal(t *testing.T, err error) *RefusedError {
 		t.Fatalf("got %v, want a refusal", err)
 	}
 	return refused
+}
+
+// A dial that fails names the address and the reason, each once.
+func TestAFailedDialIsSaidOnce(t *testing.T) {
+	a := open(t, newNetwork(), "n1", incarnationA, "a:1", func(cfg *Config) {
+		cfg.Dial = func(context.Context, string) (net.Conn, error) {
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: address("b:1"), Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+		}
+	})
+	_, err := a.Hello(t.Context(), "b:1", HelloMessage{})
+	if !errors.Is(err, syscall.ECONNREFUSED) || err.Error() != "peer: dial b:1: connect: connection refused" {
+		t.Errorf("got %v", err)
+	}
 }
 
 // Invariant 1.

@@ -31,6 +31,9 @@ type Config struct {
 	// StorageFull reports whether this node is short of disk space, so that it
 	// takes no new keys on the shards that it leads. Nil: never.
 	StorageFull func() bool
+	// Space says how much disk space is free and how much must be, for people; "" where
+	// that is not known. Nil: never known.
+	Space func() string
 	// Closing is closed when the node begins to stop: sessions end then. Nil: never.
 	Closing <-chan struct{}
 	// Calls are what the servers count their calls in, one for each, in the order in which

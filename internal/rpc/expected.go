@@ -31,7 +31,7 @@ func (s *server) expected(ctx context.Context) error {
 	case named[0] == "":
 		return nil
 	case id == "":
-		return reason.Error(reason.NoLeader, "this node belongs to no cluster yet")
+		return s.noLeader()
 	}
 	return reason.Error(reason.NoLeader, fmt.Sprintf("this node belongs to another cluster than the call is for, to %s", id))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -11,6 +12,8 @@ import (
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/internal/reason"
 	"github.com/atmostonce/coordinator/internal/rpc"
+	"github.com/atmostonce/coordinator/internal/rpc/rpctest"
+	"github.com/atmostonce/coordinator/internal/shard"
 )
 
 // A call that is for another cluster is not carried out, by whichever way it comes, and
@@ -69,3 +72,22 @@ func TestOnlyTheExpectedClusterAnswers(t *testing.T) {
 		t.Error("a call for another cluster was carried out")
 	}
 }
+
+// A node that belongs to no cluster has no leaders for a reason of its own.
+func TestANodeOfNoClusterSaysSo(t *testing.T) {
+	n := start(t, "n1", func(cfg *rpc.Config) {
+		cfg.Cluster = &noCluster{Cluster: &rpctest.Cluster{Self: "n1"}}
+		cfg.Settings.LeaderWait = time.Millisecond
+	})
+	n.shards.All(func(r *rpctest.Replica) { r.SetLeader(shard.Leader{}) })
+	_, err := n.coordinator.Reserve(withTimeout(t), &coordinatorv1.ReserveRequest{Identity: key("k")})
+	if got := wantReason(t, err, reason.NoLeader); got.Message != "this node belongs to no cluster yet" {
+		t.Errorf("%q", got.Message)
+	}
+}
+
+// noCluster is a node that waits for others.
+type noCluster struct{ *rpctest.Cluster }
+
+// ID implements [rpc.Cluster].
+func (noCluster) ID() string { return "" }

@@ -22,6 +22,15 @@ func (s *server) fault(err error) error {
 	return reason.Error(reason.OutcomeUnknown, "")
 }
 
+// noLeader is the error of a call that nobody was asked to carry out. A node that belongs to no
+// cluster knows no leader of any shard, and that is another matter for who looks after it.
+func (s *server) noLeader() error {
+	if s.cluster.ID() == "" {
+		return reason.Error(reason.NoLeader, "this node belongs to no cluster yet")
+	}
+	return reason.Error(reason.NoLeader, "")
+}
+
 // namedFault returns nil for an error without a name. The doubtful ones come first:
 // an error that is two things at once is the one that promises less.
 func namedFault(err error) error {

@@ -29,6 +29,7 @@ func Register(cfg Config, servers ...grpc.ServiceRegistrar) error {
 		membership:  cfg.Membership,
 		settings:    cfg.Settings,
 		storageFull: cfg.StorageFull,
+		space:       cfg.Space,
 		codec:       codec,
 		logger:      cfg.Logger,
 		closing:     cfg.Closing,
@@ -38,6 +39,9 @@ func Register(cfg Config, servers ...grpc.ServiceRegistrar) error {
 	}
 	if s.storageFull == nil {
 		s.storageFull = func() bool { return false }
+	}
+	if s.space == nil {
+		s.space = func() string { return "" }
 	}
 	if s.logger == nil {
 		s.logger = slog.New(slog.DiscardHandler)

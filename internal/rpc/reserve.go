@@ -114,6 +114,14 @@ func (s *server) recordsMax() uint64 {
 	return (quota-1)/shards + 1
 }
 
+// storageIsFull says how full, where that is known.
+func (s *server) storageIsFull() error {
+	if space := s.space(); space != "" {
+		return reason.Error(reason.StorageFull, "the leader is short of disk space and takes no new keys: "+space)
+	}
+	return refusal(admission.StorageFull)
+}
+
 // reserved is the answer to a Reserve. An outcome that this program does not know
 // admits nobody.
 func (s *server) reserved(ctx context.Context, reply actor.Reply) (*coordinatorv1.ReserveResponse, error) {
@@ -123,6 +131,8 @@ func (s *server) reserved(ctx context.Context, reply actor.Reply) (*coordinatorv
 	case admission.QuotaExceeded:
 		return nil, reason.Error(reason.QuotaExceeded, fmt.Sprintf(
 			"the namespace has as many records as it may have in this shard, the limit is %d for each of %d shards", s.recordsMax(), s.shards.Shards()))
+	case admission.StorageFull:
+		return nil, s.storageIsFull()
 	default:
 		return nil, refusal(answer.Refusal)
 	}

@@ -34,6 +34,7 @@ type server struct {
 	membership  Membership
 	settings    Settings
 	storageFull func() bool
+	space       func() string
 	codec       *codec
 	logger      *slog.Logger
 	closing     <-chan struct{}
@@ -109,7 +110,7 @@ func deliver[A any](ctx context.Context, s *server, number int, call hop[A]) (an
 			leader = replica.Leader()
 		}
 	case !leader.Known():
-		err = reason.Error(reason.NoLeader, "")
+		err = s.noLeader()
 	case forwarded:
 		err = reason.Error(reason.NoLeader, "this node does not lead the shard, and the call was forwarded already")
 	default:
@@ -146,7 +147,7 @@ func (s *server) leader(ctx context.Context, replica Replica, forwarded bool) (s
 			return replica.Leader(), nil
 		case <-ctx.Done():
 			// Nothing was asked of anybody yet, so this may be said for sure.
-			return shard.Leader{}, reason.Error(reason.NoLeader, "")
+			return shard.Leader{}, s.noLeader()
 		}
 	}
 }
