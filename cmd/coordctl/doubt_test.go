@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -144,4 +146,102 @@ func TestADoubtBeforeOutputIsRefusedStays(t *testing.T) {
 			}
 		})
 	}
+}
+
+// refusedInDoubt answers each call of the first attempt so that it leaves a doubt, and those of later
+// ones as it is told.
+func refusedInDoubt(s *stub, later func() (*coordinatorv1.ReserveResponse, error)) *stub {
+	s.reserve = func(call int) (*coordinatorv1.ReserveResponse, error) {
+		if string(s.requests[call-1].GetAttemptId()) == string(s.requests[0].GetAttemptId()) {
+			return nil, reason.Error(reason.OutcomeUnknown, "")
+		}
+		return later()
+	}
+	return s
+}
+
+// A run that may have been admitted with nobody hearing of it says so, however it ends after that:
+// only what the record is takes the doubt away.
+func TestADoubtOfRunOutlivesItsCall(t *testing.T) {
+	refusal := func(why reason.Reason) func() (*coordinatorv1.ReserveResponse, error) {
+		return func() (*coordinatorv1.ReserveResponse, error) { return nil, reason.Error(why, "") }
+	}
+	answer := func(r *coordinatorv1.ReserveResponse) func() (*coordinatorv1.ReserveResponse, error) {
+		return func() (*coordinatorv1.ReserveResponse, error) { return r, nil }
+	}
+	pending := answer(&coordinatorv1.ReserveResponse{Outcome: &coordinatorv1.ReserveResponse_Pending{Pending: &coordinatorv1.Pending{Owner: "o"}}})
+	inDoubt := answer(&coordinatorv1.ReserveResponse{Outcome: &coordinatorv1.ReserveResponse_InDoubt{InDoubt: &coordinatorv1.InDoubt{Owner: "o"}}})
+	const (
+		unknown = "it is not known whether the call was carried out; the command was not started; "
+		reopens = "the key may be taken until it lapses"
+		holds   = reopens + ", and in doubt from then on, until that is settled with coordctl resolve"
+		own     = "that may be this run's own grant, which was lost on its way"
+	)
+	for name, test := range map[string]struct {
+		later   func() (*coordinatorv1.ReserveResponse, error)
+		onLapse string
+		code    int
+		reason  string
+		applied string
+		message string
+	}{
+		"another doubt":      {refusal(reason.OutcomeUnknown), "hold", 108, "OUTCOME_UNKNOWN", "maybe", unknown + holds},
+		"no leader":          {refusal(reason.NoLeader), "hold", 108, "OUTCOME_UNKNOWN", "maybe", unknown + holds},
+		"no leader, reopens": {refusal(reason.NoLeader), "reopen", 108, "OUTCOME_UNKNOWN", "maybe", unknown + reopens},
+		"not allowed":        {refusal(reason.PermissionDenied), "hold", 108, "OUTCOME_UNKNOWN", "maybe", unknown + holds},
+		"pending":            {pending, "hold", 3, "PENDING", "maybe", `it runs elsewhere (owner "o"), since 0s; the command was not started; ` + own + ": " + holds},
+		"in doubt":           {inDoubt, "hold", 105, "IN_DOUBT", "maybe", "the command was not started; " + own + ": nothing ran under it"},
+		"another's":          {refusal(reason.FingerprintMismatch), "hold", 106, "FINGERPRINT_MISMATCH", "no", "the command was not started"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leakless(t)
+			address := serve(t, refusedInDoubt(&stub{}, test.later))
+			code, _, stderr := command(t, "--endpoints", address, "--timeout", "500ms", "-o", "json",
+				"run", "--key", "k", "--on-lapse", test.onLapse, "--no-wait", "--", "/no/such/command")
+			var shown struct{ Error errorJSON }
+			if err := json.Unmarshal([]byte(stderr), &shown); err != nil {
+				t.Fatalf("%q: %v", stderr, err)
+			}
+			if got := shown.Error; code != test.code || got.Reason != test.reason || got.Applied != test.applied || !strings.HasSuffix(got.Message, test.message) {
+				t.Errorf("exit code %d, %+v", code, got)
+			}
+		})
+	}
+}
+
+// A signal leaves no less of a doubt: neither one that comes once there has been one, nor that of a
+// key that could not be given back.
+func TestASignalOfRunKeepsTheDoubt(t *testing.T) {
+	leakless(t)
+	const (
+		holds      = " until it lapses, and in doubt from then on, until that is settled with coordctl resolve"
+		notStarted = "coordctl: received terminated; the command was not started"
+	)
+	signalled := func(s func(signals chan os.Signal) *stub, want string) {
+		t.Helper()
+		signals := make(chan os.Signal, signalsMost)
+		code, stderr := runSignalled(t, s(signals), signals, "--timeout", "500ms", "--on-lapse", "hold", "--", "true")
+		if code != 143 || stderr != want+"\n" {
+			t.Errorf("exit code %d, %q, want %q", code, stderr, want)
+		}
+	}
+	signalled(func(signals chan os.Signal) *stub {
+		return refusedInDoubt(&stub{}, func() (*coordinatorv1.ReserveResponse, error) {
+			if len(signals) == 0 {
+				signals <- syscall.SIGTERM
+			}
+			return nil, reason.Error(reason.NoLeader, "")
+		})
+	}, notStarted+"; the key may be taken"+holds)
+	// Who was granted the key after that gives it back, and leaves none.
+	signalled(func(signals chan os.Signal) *stub {
+		return refusedInDoubt(&stub{}, func() (*coordinatorv1.ReserveResponse, error) {
+			signals <- syscall.SIGTERM
+			return grantedForAMinute(0)
+		})
+	}, notStarted)
+	signalled(func(signals chan os.Signal) *stub {
+		signals <- syscall.SIGTERM
+		return &stub{reserve: grantedForAMinute, release: func(context.Context) error { return reason.Error(reason.PermissionDenied, "") }}
+	}, "coordctl: the key could not be released, and stays taken"+holds+": the caller is not allowed to do this\n"+notStarted)
 }

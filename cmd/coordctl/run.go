@@ -265,7 +265,7 @@ func thisProcess() string {
 
 // notStarted is a failure after which the command was not started. exit is its exit code; 0: the
 // failure's own.
-func notStarted(failure reason.Failure, exit int) error {
+func notStarted(failure reason.Failure, exit int) callError {
 	failure.Message += "; the command was not started"
 	failure.Applied = reason.No
 	return callError{failure: failure, exit: exit}

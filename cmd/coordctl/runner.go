@@ -57,7 +57,8 @@ type runner struct {
 
 	client   *client.Client
 	undialed atomic.Pointer[dialFailure]
-	settling bool // calls have the time of --settle-timeout
+	doubt    error // of a Reserve that may have been granted with nobody hearing of it; nil: none
+	settling bool  // calls have the time of --settle-timeout
 }
 
 // ending is how a command ended.
@@ -144,7 +145,7 @@ func (r *runner) admit(ctx context.Context) (*client.Reservation, error) {
 		}
 		reservation, which, err := r.ask(ctx, min(left, turn))
 		if which != nil {
-			return nil, r.interrupted(reservation, which, err)
+			return nil, r.interrupted(reservation, which)
 		}
 		var pending *client.PendingError
 		switch {
@@ -214,26 +215,32 @@ func (r *runner) heed(nth int, giveUp func()) (end func() os.Signal) {
 
 // ask asks once. which is the signal that came meanwhile: the call is let end all the
 // same, since who cuts it off cannot know whether it was granted; a second signal does not
-// wait for it any more.
+// wait for it any more. Whether it was granted may stay unknown: that is kept until an answer says
+// what the record is, for no other takes the doubt away.
 func (r *runner) ask(ctx context.Context, wait time.Duration) (reservation *client.Reservation, which os.Signal, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	heard := r.heed(2, cancel)
 	reservation, err = r.client.Reserve(ctx, r.identity, append(r.options[:len(r.options):len(r.options)], client.WithWait(wait))...)
+	switch {
+	case err == nil, errors.Is(err, client.ErrCommitted), errors.Is(err, client.ErrFingerprintMismatch):
+		r.doubt = nil
+	case r.doubt == nil && errors.Is(err, client.ErrUnknown):
+		r.doubt = err
+	}
 	return reservation, heard(), err
 }
 
-// interrupted is how it ends when a signal came before the command was started. err is what
-// became of asking.
-func (r *runner) interrupted(reservation *client.Reservation, which os.Signal, err error) error {
+// interrupted is how it ends when a signal came before the command was started.
+func (r *runner) interrupted(reservation *client.Reservation, which os.Signal) error {
 	if reservation != nil {
 		r.giveBack(reservation, "interrupted before the command was started", 1)
 	}
 	said := fmt.Sprintf("received %v; the command was not started", which)
-	if errors.Is(err, client.ErrUnknown) {
-		said += "; the key may be taken until it lapses"
+	if r.doubt != nil {
+		said += "; " + r.mayBeTaken()
 	}
-	return localError{err: errors.New(said), called: errors.Is(err, client.ErrUnknown), exit: exitSignalled + signalNumber(which)}
+	return localError{err: errors.New(said), called: r.doubt != nil, exit: exitSignalled + signalNumber(which)}
 }
 
 // giveBack frees a key under which nothing was started. It is one call with the time of one,
@@ -244,9 +251,9 @@ func (r *runner) giveBack(reservation *client.Reservation, why string, nth int) 
 	defer r.heed(nth, cancel)()
 	switch err := reservation.Release(ctx, why); {
 	case errors.Is(err, client.ErrUnknown):
-		r.complain("it is not known whether the key was released; if not, it stays taken until it lapses: " + r.inWords(err))
+		r.complain("it is not known whether the key was released; if not, it stays taken " + r.untilItLapses() + ": " + r.inWords(err))
 	case err != nil:
-		r.complain("the key could not be released, and stays taken until it lapses: " + r.inWords(err))
+		r.complain("the key could not be released, and stays taken " + r.untilItLapses() + ": " + r.inWords(err))
 	}
 }
 
@@ -260,30 +267,55 @@ func signalNumber(which os.Signal) int {
 
 // pending is the answer that it runs elsewhere, with nobody waiting for it.
 func (r *runner) pending(p *client.PendingError) error {
-	return notStarted(reason.Failure{
+	return r.notAdmitted(reason.Failure{
 		Reason: "PENDING", Code: codes.Aborted, RetryAfter: p.RetryAfter,
 		Message: fmt.Sprintf("it runs elsewhere (owner %q), since %v", p.Owner, p.Age.Round(time.Millisecond)),
-	}, reason.ExitPending)
+	}, reason.ExitPending, unheardGrant+": "+r.mayBeTaken())
 }
 
 // refused is the error for a Reserve that did not admit.
 func (r *runner) refused(err error) error {
 	var doubt *client.InDoubtError
 	if errors.As(err, &doubt) {
-		return notStarted(reason.Failure{
+		return r.notAdmitted(reason.Failure{
 			Reason: "IN_DOUBT", Code: codes.FailedPrecondition, ExitCode: reason.ExitInDoubt,
 			Message: fmt.Sprintf("an earlier run (owner %q), begun %v ago, ended in silence: find out what it did, and settle it with coordctl get and coordctl resolve",
 				doubt.Owner, doubt.Age.Round(time.Millisecond)),
-		}, 0)
+		}, 0, unheardGrant+": nothing ran under it")
+	}
+	if r.doubt != nil {
+		err = r.doubt
 	}
 	failure := r.failure(err)
 	if failure.ExitCode == reason.ExitNotOwner || errors.Is(err, client.ErrLapsed) {
 		failure.ExitCode = reason.ExitUnavailable // the other is for what was started
 	}
-	if errors.Is(err, client.ErrUnknown) {
-		failure.Message += "; the key may be taken until it lapses"
+	return r.notAdmitted(failure, 0, r.mayBeTaken())
+}
+
+// unheardGrant is what a key may be taken by that this run has asked for without an answer.
+const unheardGrant = "that may be this run's own grant, which was lost on its way"
+
+// notAdmitted is [notStarted] for a run that may have been granted the key all the same: then
+// doubtful says what that means.
+func (r *runner) notAdmitted(failure reason.Failure, exit int, doubtful string) error {
+	said := notStarted(failure, exit)
+	if r.doubt != nil {
+		said.failure.Applied, said.told = reason.Maybe, true
+		said.failure.Message += "; " + doubtful
 	}
-	return notStarted(failure, 0)
+	return said
+}
+
+// mayBeTaken says what a grant that nobody heard of leaves behind.
+func (r *runner) mayBeTaken() string { return "the key may be taken " + r.untilItLapses() }
+
+// untilItLapses says for how long a key is taken under which nothing was started.
+func (r *runner) untilItLapses() string {
+	if r.onLapse == client.Hold {
+		return "until it lapses, and in doubt from then on, until that is settled with coordctl resolve"
+	}
+	return "until it lapses"
 }
 
 // mismatched is the error for a key that is not this command's. It looks at the record to say

@@ -102,7 +102,7 @@ func reserved(t *testing.T, s *stub, timeout time.Duration) (*runner, *client.Re
 // recording may take, and a second signal does not wait for it.
 func TestGivingBackIsBounded(t *testing.T) {
 	interrupted := func(r *runner, reservation *client.Reservation) error {
-		return r.interrupted(reservation, syscall.SIGTERM, nil)
+		return r.interrupted(reservation, syscall.SIGTERM)
 	}
 	unstarted := func(r *runner, reservation *client.Reservation) error {
 		return r.settle(reservation, ending{unstarted: exec.ErrNotFound}, newCapture())
