@@ -24,7 +24,8 @@ func (c *control) replaceMember() *cobra.Command {
 		Short: "Put a node that lost its data directory back into the cluster",
 		Long: `Put a node that lost its data directory back into the cluster.
 
-Start the node with an empty data directory first, under its old name: it says that
+A node that is only stopped, or hangs, needs no replacement: start it as it was. Only if
+its data directory is lost, start it with an empty one, under its old name: it says that
 it is not a member, and waits. Then, with --endpoints naming nodes that kept theirs,
 in every shard the incarnation that was lost is removed and the new one is added; its
 records come from the others. May be run again until it succeeds. It has a minute

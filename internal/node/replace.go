@@ -2,8 +2,8 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -43,17 +43,18 @@ func (n *Node) askNewcomer(ctx context.Context, nodeID string) (rpc.Newcomer, er
 	if len(addresses) == 0 {
 		return rpc.Newcomer{}, rpc.UnknownNode("node_id", nodeID, names)
 	}
-	var failures []error
+	var failures []string
 	for address := range addresses {
 		answer, err := n.port.Hello(ctx, address, n.membership.Message())
 		if err != nil {
-			failures = append(failures, err)
+			failures = append(failures, strings.TrimPrefix(err.Error(), "peer: "))
 			continue
 		}
 		return n.judgeNewcomer(ctx, nodeID, address, &answer)
 	}
-	return rpc.Newcomer{}, rpc.InvalidNode(fmt.Sprintf(
-		"names a node that does not answer; start it with an empty data directory first (%v)", errors.Join(failures...)))
+	// It may only be stopped, or hang: what it has on its disk is not to be given up for that.
+	return rpc.Newcomer{}, rpc.InvalidNode(fmt.Sprintf("names %s, which does not answer (%s). If its data directory still exists, "+
+		"start it with that; only if it is lost, start it with an empty one and run this again", nodeID, strings.Join(failures, "; ")))
 }
 
 // judgeNewcomer decides whether what answered under a node's name may take its place.
