@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/atmostonce/coordinator/client"
 )
 
 // drainOf runs a shell script under signals that come with its end, and returns what was kept once
@@ -97,5 +99,26 @@ func TestWhatNobodyIsToldIsRecorded(t *testing.T) {
 	kept.add(streamStderr, []byte("text"))
 	if code := r.report(r.settle(reservation, ending{status: 3}, kept)); code != 3 || commits != 1 {
 		t.Errorf("exit code %d after %d commits", code, commits)
+	}
+}
+
+// fullDisk is an output that takes nothing, and refuses to be given nothing too, as a full disk does.
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// Who writes nothing loses nothing, and neither does who gets a replay of that.
+func TestNoOutputIsPassedOnAsNone(t *testing.T) {
+	leakless(t)
+	for script, want := range map[string]error{"printf err >&2": nil, "printf x": syscall.ENOSPC} {
+		kept := drainOf(t, fullDisk{}, nil, script)
+		if broken := kept.brokenOffs(); !errors.Is(broken[streamStdout], want) {
+			t.Errorf("%s: noted %v", script, broken)
+		}
+		r := &runner{control: &control{world: world{stdout: fullDisk{}, stderr: &bytes.Buffer{}}}, flags: &runFlags{}}
+		err := r.replay(&client.CommittedError{Response: kept.response(0)})
+		if (err == nil) != (want == nil) {
+			t.Errorf("%s: replayed: %v", script, err)
+		}
 	}
 }

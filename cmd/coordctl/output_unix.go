@@ -98,12 +98,14 @@ func (p *outputPipe) read(pass chan<- []byte, broken <-chan struct{}) {
 	buffer, other := make([]byte, readBytes), make([]byte, readBytes)
 	for over, rest := false, restBytesMax; rest > 0; {
 		n, err := p.from.Read(buffer)
-		p.to.keep(buffer[:n])
-		select {
-		case pass <- buffer[:n]:
-			buffer, other = other, buffer
-		case <-broken:
-			pass = nil // what follows a gap is not passed on
+		if n > 0 { // nothing is not passed on: a full disk refuses that, too
+			p.to.keep(buffer[:n])
+			select {
+			case pass <- buffer[:n]:
+				buffer, other = other, buffer
+			case <-broken:
+				pass = nil // what follows a gap is not passed on
+			}
 		}
 		if over {
 			rest -= n

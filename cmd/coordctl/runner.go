@@ -538,6 +538,9 @@ func (r *runner) replay(c *client.CommittedError) error {
 		}, 0)
 	}
 	for _, piece := range recorded.pieces {
+		if len(piece.bytes) == 0 {
+			continue // a full disk refuses to be given nothing, too
+		}
 		to := r.stdout
 		if piece.stream == streamStderr {
 			to = r.stderr
