@@ -47,6 +47,7 @@ type capture struct {
 	leftOut  int64
 	held     [2]int   // bytes that have not been passed on yet, by stream
 	unpassed [2]error // why a stream could not be passed on any more, by stream
+	cut      error    // why what has not been passed on is not waited for
 }
 
 func newCapture() *capture { return &capture{} }
@@ -107,8 +108,18 @@ func (c *capture) passedOn(s stream, bytes int, err error) {
 	}
 }
 
-// errUntaken is why output is not passed on that was not waited for any longer.
-var errUntaken = errors.New("nobody took it in time")
+// Why output is not passed on that is not waited for any longer.
+var (
+	errUntaken = errors.New("nobody took it in time")
+	errCutOff  = errors.New("it was cut off by a second signal")
+)
+
+// cutOff notes why what has not been passed on is not waited for.
+func (c *capture) cutOff(why error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cut = why
+}
 
 // brokenOffs returns why streams were not passed on as a whole.
 func (c *capture) brokenOffs() [2]error {
@@ -117,7 +128,7 @@ func (c *capture) brokenOffs() [2]error {
 	why := c.unpassed
 	for s := range why {
 		if why[s] == nil && c.held[s] > 0 {
-			why[s] = errUntaken
+			why[s] = c.cut
 		}
 	}
 	return why

@@ -5,9 +5,11 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -15,9 +17,9 @@ import (
 	"github.com/atmostonce/coordinator/client"
 )
 
-// drainOf runs a shell script under signals that come with its end, and returns what was kept once
-// it is drained.
-func drainOf(t *testing.T, stdout io.Writer, stopped error, script string, signals ...os.Signal) *capture {
+// drainOf runs a shell script under signals that come with its end, and returns what was kept and
+// how it ended once its output was read.
+func drainOf(t *testing.T, stdout io.Writer, stopped error, script string, signals ...os.Signal) (*capture, ending) {
 	t.Helper()
 	r := &runner{control: &control{world: world{stdout: stdout, stderr: &bytes.Buffer{}, signals: make(chan os.Signal, signalsMost)}}}
 	kept := newCapture()
@@ -28,15 +30,14 @@ func drainOf(t *testing.T, stdout io.Writer, stopped error, script string, signa
 	if err := s.command.Start(); err != nil {
 		t.Fatal(err)
 	}
-	drained := s.pump(true)
+	s.pump(true)
 	if err := s.command.Wait(); err != nil {
 		t.Error(err)
 	}
 	for _, received := range signals {
 		r.signals <- received
 	}
-	s.drain(drained, r)
-	return kept
+	return kept, ending{signals: s.drain(r), passOn: func() { <-s.passed }, breakOff: s.breakOff}
 }
 
 // long is a script that says nearly as much as is kept and as a pipe holds.
@@ -51,7 +52,8 @@ func TestASignalWithTheEndLosesNoOutput(t *testing.T) {
 	leakless(t)
 	for range 20 {
 		stdout := &bytes.Buffer{}
-		kept := drainOf(t, stdout, nil, long, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR1)
+		kept, e := drainOf(t, stdout, nil, long, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR1)
+		e.passOn()
 		if stdout.Len() != longBytes || len(kept.response(0).Body) != longBytes+3 || kept.brokenOffs() != [2]error{} {
 			t.Fatalf("%d bytes passed on, %v", stdout.Len(), kept.brokenOffs())
 		}
@@ -64,24 +66,89 @@ func TestOutputThatNobodyTakesIsRecorded(t *testing.T) {
 	for name, test := range map[string]struct {
 		stopped error
 		signals []os.Signal
+		why     error
 	}{
-		"signals": {nil, []os.Signal{syscall.SIGTERM, syscall.SIGINT}},
-		"a stop":  {errUnrenewed, nil},
+		"signals": {nil, []os.Signal{syscall.SIGTERM, syscall.SIGINT}, errCutOff},
+		"a stop":  {errUnrenewed, nil, errUntaken},
 	} {
 		t.Run(name, func(t *testing.T) {
 			leakless(t)
 			reader, stdout := io.Pipe()
 			defer reader.Close()
 			began := time.Now()
-			kept := drainOf(t, stdout, test.stopped, long, test.signals...)
+			kept, e := drainOf(t, stdout, test.stopped, long, test.signals...)
+			e.passOn()
 			if recorded := kept.response(0).Body; len(recorded) != longBytes+3 {
 				t.Errorf("%d bytes recorded", len(recorded))
 			}
-			if broken := kept.brokenOffs(); !errors.Is(broken[streamStdout], errUntaken) {
+			if broken := kept.brokenOffs(); !errors.Is(broken[streamStdout], test.why) {
 				t.Errorf("noted %v", broken)
 			}
 			if took := time.Since(began); took > outputGrace+10*time.Second {
 				t.Errorf("it took %v", took)
+			}
+		})
+	}
+}
+
+// Once the command has ended and its output was read, its end is recorded, whoever takes that: then
+// it is passed on, as a whole or until a second signal, whenever the first has come.
+func TestTheEndIsRecordedBeforeItsOutputIsTaken(t *testing.T) {
+	const most = backlogBytesMax + 60000 // and a pipe
+	for name, test := range map[string]struct {
+		script   string
+		with     []os.Signal // the end
+		after    []os.Signal // it is recorded
+		recorded int
+		taken    int // afterwards; 0: it is cut off
+	}{
+		"taken":                {long, nil, nil, longBytes + 3, longBytes},
+		"all that may wait":    {fmt.Sprintf("head -c %d /dev/zero", most), nil, nil, outputBytesMax, most},
+		"one signal":           {long, nil, []os.Signal{syscall.SIGTERM}, longBytes + 3, longBytes},
+		"one with the end":     {long, []os.Signal{syscall.SIGTERM}, nil, longBytes + 3, longBytes},
+		"a second one":         {long, []os.Signal{syscall.SIGTERM}, []os.Signal{syscall.SIGINT}, longBytes + 3, 0},
+		"two signals":          {long, nil, []os.Signal{syscall.SIGTERM, syscall.SIGINT}, longBytes + 3, 0},
+		"what goes on writing": {"yes &", nil, []os.Signal{syscall.SIGTERM, syscall.SIGINT}, outputBytesMax, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leakless(t)
+			reader, stdout := io.Pipe()
+			defer reader.Close()
+			began := time.Now()
+			kept, e := drainOf(t, stdout, nil, test.script, test.with...)
+			e.status = 3
+			if waited := time.Since(began) >= outputGrace; waited != strings.HasSuffix(test.script, "&") {
+				t.Errorf("the grace was waited for: %t", waited)
+			}
+			var (
+				recorded int
+				taken    = make(chan int64, 1)
+			)
+			r, reservation, said := reserved(t, &stub{commit: func() error {
+				recorded = len(kept.response(0).Body)
+				go func() {
+					n, _ := io.CopyN(io.Discard, reader, int64(test.taken)) // it is compared
+					taken <- n
+				}()
+				return nil
+			}}, time.Minute)
+			passOn := e.passOn
+			e.passOn = func() {
+				for _, received := range test.after {
+					r.signals <- received
+				}
+				passOn()
+			}
+			code := r.report(r.settle(reservation, e, kept))
+			if n := int(<-taken); code != 3 || recorded != test.recorded || n != test.taken {
+				t.Errorf("exit code %d, %d bytes recorded, %d taken", code, recorded, n)
+			}
+			want := ""
+			if test.taken == 0 {
+				want = "coordctl: not all of the command's stdout could be passed on: it was cut off by a second signal\n"
+			}
+			if said.String() != want {
+				t.Errorf("%q", said)
 			}
 		})
 	}
@@ -111,7 +178,8 @@ func (fullDisk) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
 func TestNoOutputIsPassedOnAsNone(t *testing.T) {
 	leakless(t)
 	for script, want := range map[string]error{"printf err >&2": nil, "printf x": syscall.ENOSPC} {
-		kept := drainOf(t, fullDisk{}, nil, script)
+		kept, e := drainOf(t, fullDisk{}, nil, script)
+		e.passOn()
 		if broken := kept.brokenOffs(); !errors.Is(broken[streamStdout], want) {
 			t.Errorf("%s: noted %v", script, broken)
 		}

@@ -29,7 +29,7 @@ const (
 	// awayWhileWaiting is how long the coordinator may be away while a caller waits for a
 	// run elsewhere. That goes on meanwhile, and its coordinator may be restarting.
 	awayWhileWaiting = time.Minute
-	// toldWithin is how long somebody has to take a line before the outcome is recorded.
+	// toldWithin is how long somebody has to take the lines that come before the end.
 	toldWithin = time.Second
 	// goneWithin is how long a group that was killed is waited for. A process that does not
 	// end by then hangs in the kernel, or is another user's.
@@ -67,6 +67,11 @@ type ending struct {
 	unstarted error  // why it was not started
 	stopped   error  // why it was stopped: the ownership was lost
 	remains   string // what of it goes on although it was stopped; empty: nothing
+	signals   int    // that asked for an end since it has ended
+
+	// passOn waits until its output was passed on, or is not any more; nil: there is none.
+	passOn   func()
+	breakOff func(why error) // ends the passing on
 }
 
 // dialFailure is the latest node that could not be connected to, and why.
@@ -121,9 +126,17 @@ func (r *runner) dial(ctx context.Context, address string) (net.Conn, error) {
 
 // tell says something to who wants to hear more.
 func (r *runner) tell(format string, arguments ...any) {
-	if r.flags.verbose {
-		r.complain(fmt.Sprintf(format, arguments...))
+	for _, line := range r.verbosely(format, arguments...) {
+		r.complain(line)
 	}
+}
+
+// verbosely is what is said to who wants to hear more.
+func (r *runner) verbosely(format string, arguments ...any) []string {
+	if !r.flags.verbose {
+		return nil
+	}
+	return []string{fmt.Sprintf(format, arguments...)}
 }
 
 // admit asks until there is an answer: a reservation, or an error that says why there is
@@ -174,21 +187,18 @@ func (r *runner) admit(ctx context.Context) (*client.Reservation, error) {
 	}
 }
 
-// heed hears the signals that come until it is ended, which returns the first of them that asks
-// for an end, or nil. The nth of these does not wait any more for what goes on: it gives up.
-func (r *runner) heed(nth int, giveUp func()) (end func() os.Signal) {
+// heed hears the signals that come until it is ended, which returns those of them that ask
+// for an end. The nth of these does not wait any more for what goes on: it gives up.
+func (r *runner) heed(nth int, giveUp func()) (end func() []os.Signal) {
 	var (
-		first       os.Signal
+		heard       []os.Signal
 		over, ended = make(chan struct{}), make(chan struct{})
 	)
 	hear := func(received os.Signal) {
 		if !ends(received) {
 			return
 		}
-		if first == nil {
-			first = received
-		}
-		if nth--; nth == 0 {
+		if heard = append(heard, received); len(heard) == nth {
 			giveUp()
 		}
 	}
@@ -206,10 +216,10 @@ func (r *runner) heed(nth int, giveUp func()) (end func() os.Signal) {
 			}
 		}
 	}()
-	return func() os.Signal {
+	return func() []os.Signal {
 		close(over)
 		<-ended
-		return first
+		return heard
 	}
 }
 
@@ -228,7 +238,10 @@ func (r *runner) ask(ctx context.Context, wait time.Duration) (reservation *clie
 	case r.doubt == nil && errors.Is(err, client.ErrUnknown):
 		r.doubt = err
 	}
-	return reservation, heard(), err
+	if signals := heard(); len(signals) > 0 {
+		which = signals[0]
+	}
+	return reservation, which, err
 }
 
 // interrupted is how it ends when a signal came before the command was started.
@@ -395,48 +408,59 @@ func (r *runner) boundOfNow() string {
 
 // settle says what came of the command, and is its exit code.
 func (r *runner) settle(reservation *client.Reservation, e ending, kept *capture) error {
-	r.tellBrokenOffs(kept)
 	switch {
 	case e.unstarted != nil:
 		return r.releaseUnstarted(reservation, e.unstarted)
 	case e.stopped != nil:
+		r.tellBefore(kept)
 		return r.left(e)
 	}
-	// The client's own bound holds, and calls under the reservation's context have it: closing
-	// the client ends them. A signal may be one that the command had too; another one is for who
-	// waits here.
+	// The second signal since the command's end does not wait any more for who does not answer, nor
+	// for who does not take the output.
+	defer r.heed(max(1, 2-e.signals), func() {
+		_ = r.client.Close()
+		if e.breakOff != nil {
+			e.breakOff(errCutOff)
+		}
+	})()
+	// It did happen, whoever takes its output, and may be stopped from now on.
+	said, err := r.record(reservation, e, kept)
+	if e.passOn != nil {
+		e.passOn()
+	}
+	r.tellBefore(kept, said...)
+	return err
+}
+
+// record commits how the command ended, or releases the key where that says that nothing happened.
+// said is what is to be told of it beside the error. The client's own bound holds, and calls under the
+// reservation's context have it: closing the client ends them.
+func (r *runner) record(reservation *client.Reservation, e ending, kept *capture) (said []string, err error) {
 	r.settling = true
-	defer r.heed(2, func() { _ = r.client.Close() })()
 	if r.flags.releases(e.status) {
 		err := reservation.Release(reservation.Context(), fmt.Sprintf("the command ended with %d", e.status))
 		if err != nil {
-			return r.notRecorded(e, "the key could not be released", "the key was released", err)
+			return nil, r.notRecorded(e, "the key could not be released", "the key was released", err)
 		}
-		r.tell("the command ended with %d: released", e.status)
-		return outcome(nil, e.status)
+		return r.verbosely("the command ended with %d: released", e.status), outcome(nil, e.status)
 	}
 	response := kept.response(e.status)
 	if r.flags.noOutput {
 		response = withoutOutput(e.status)
 	}
-	var refused error
-	err := reservation.Commit(reservation.Context(), response, client.WithSubstitute(func(refusal error) client.Response {
-		refused = refusal
+	err = reservation.Commit(reservation.Context(), response, client.WithSubstitute(func(refusal error) client.Response {
+		said = []string{"the coordinator does not take the output (" + r.inWords(refusal) + "): only the exit status is recorded"}
 		return withoutOutput(e.status)
 	}))
 	if err != nil {
-		return r.notRecorded(e, "the outcome is not recorded", "the outcome was recorded", err)
+		return nil, r.notRecorded(e, "the outcome is not recorded", "the outcome was recorded", err)
 	}
-	if refused != nil {
-		r.complain("the coordinator does not take the output (" + r.inWords(refused) + "): only the exit status is recorded")
-	}
-	r.tell("the command ended with %d: recorded", e.status)
-	return outcome(nil, e.status)
+	return append(said, r.verbosely("the command ended with %d: recorded", e.status)...), outcome(nil, e.status)
 }
 
-// tellBrokenOffs says which output was not passed on as a whole. Who does not take that may not take
-// this either, and what is to be recorded does not wait for it.
-func (r *runner) tellBrokenOffs(kept *capture) {
+// tellBefore says which output was not passed on as a whole, and what else there is to say before
+// the end. Who does not take that output may not take this either, and is not waited for.
+func (r *runner) tellBefore(kept *capture, said ...string) {
 	told := make(chan struct{})
 	go func() {
 		defer close(told)
@@ -444,6 +468,9 @@ func (r *runner) tellBrokenOffs(kept *capture) {
 			if why != nil {
 				r.complain(fmt.Sprintf("not all of the command's %s could be passed on: %s", streamNames[stream], rootCause(why)))
 			}
+		}
+		for _, line := range said {
+			r.complain(line)
 		}
 	}()
 	select {

@@ -57,8 +57,9 @@ func listen(signals chan<- os.Signal) {
 // ends reports whether a signal asks for an end.
 func ends(s os.Signal) bool { return s != syscall.SIGUSR1 && s != syscall.SIGUSR2 }
 
-// supervise runs the command under a reservation and returns once it has ended, or once
-// it and all of its process group are gone because the ownership was lost.
+// supervise runs the command under a reservation and returns once it has ended and what it
+// wrote was read, or once it and all of its process group are gone because the ownership was
+// lost. Output may be passed on still.
 //
 // Why the command does not outlive the ownership: SIGTERM is sent --kill-after before the
 // owner's deadline unless that has moved by then, and SIGKILL at the deadline. If this
@@ -89,7 +90,7 @@ func (r *runner) supervise(reservation *client.Reservation, kept *capture) endin
 		return ending{unstarted: errTooLate}
 	}
 	waited, err := g.start(command)
-	drained := s.pump(err == nil)
+	s.pump(err == nil)
 	if err != nil {
 		return ending{unstarted: err}
 	}
@@ -115,8 +116,9 @@ func (r *runner) supervise(reservation *client.Reservation, kept *capture) endin
 	if s.stopped != nil && !g.kill() {
 		e.remains = fmt.Sprintf("process group %d", g.process.Process.Pid)
 	}
-	s.drain(drained, r)
+	e.signals = s.drain(r)
 	e.stopped = s.stopped
+	e.passOn, e.breakOff = func() { <-s.passed }, s.breakOff
 	return e
 }
 
@@ -160,7 +162,9 @@ type supervision struct {
 	stopped     error         // why SIGTERM was sent
 	killAt      <-chan time.Time
 	streams     []*outputPipe
-	broken      chan struct{} // closed when output is not passed on any more
+	read        chan struct{} // closed once all output was read
+	passed      chan struct{} // closed once it was passed on, too, or is not any more
+	breakOff    func(error)   // ends the passing on, and says why
 }
 
 // look tells the guard how long the ownership goes on, and returns when to look again and

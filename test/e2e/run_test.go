@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,7 +38,15 @@ type running struct {
 // startRun starts coordctl run with some nodes as endpoints. It is killed with the test.
 func startRun(t *testing.T, endpoints []string, arguments ...string) *running {
 	t.Helper()
-	r := &running{ended: make(chan struct{}), began: time.Now()}
+	r := newRun(t, endpoints, arguments...)
+	r.start(t)
+	return r
+}
+
+// newRun is [startRun] without the start.
+func newRun(t *testing.T, endpoints []string, arguments ...string) *running {
+	t.Helper()
+	r := &running{ended: make(chan struct{})}
 	r.command = exec.CommandContext(t.Context(), programs.Coordctl, append([]string{"run", "--endpoints", strings.Join(endpoints, ",")}, arguments...)...)
 	r.command.Stdout, r.command.Stderr = &r.stdout, &r.stderr
 	r.command.Env = slices.DeleteFunc(os.Environ(), func(variable string) bool {
@@ -45,6 +54,12 @@ func startRun(t *testing.T, endpoints []string, arguments ...string) *running {
 	})
 	// Under the race detector a process would sleep a second before it exits.
 	r.command.Env = append(r.command.Env, "GORACE=atexit_sleep_ms=0", "COORDCTL="+programs.Coordctl)
+	return r
+}
+
+func (r *running) start(t *testing.T) {
+	t.Helper()
+	r.began = time.Now()
 	must(t, r.command.Start())
 	go func() {
 		defer close(r.ended)
@@ -52,7 +67,6 @@ func startRun(t *testing.T, endpoints []string, arguments ...string) *running {
 		r.took = time.Since(r.began)
 	}()
 	t.Cleanup(func() { <-r.ended })
-	return r
 }
 
 func (r *running) signal(t *testing.T, which syscall.Signal) {
@@ -539,4 +553,41 @@ func TestRunEndsWithItsCommand(t *testing.T) {
 		t.Errorf("replayed %q", &again.stdout)
 	}
 	awaitFile(t, path)
+}
+
+// A command that has ended is recorded although nobody takes what it said, so that it is not run
+// again whatever becomes of coordctl then. Who takes it later gets all of it.
+func TestRunIsRecordedBeforeItsOutputIsTaken(t *testing.T) {
+	t.Parallel()
+	cluster := process.Start(t, programs, 1)
+	for _, key := range []string{"killed", "taken"} {
+		ran := filepath.Join(t.TempDir(), "ran")
+		arguments := []string{"--key", key, "--", "sh", "-c", `head -c 100000 /dev/zero; echo ran >> "$0"; exit 3`, ran}
+		caller := newRun(t, cluster.Endpoints(), arguments...)
+		reader, stdout, err := os.Pipe()
+		must(t, err)
+		defer reader.Close()
+		caller.command.Stdout = stdout
+		caller.start(t)
+		must(t, stdout.Close())
+		awaitFile(t, ran)
+		for deadline := time.Now().Add(runWithin / 4); recordOf(t, cluster, key).State != "COMMITTED"; time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("it is not recorded")
+			}
+		}
+		if key == "killed" {
+			must(t, caller.command.Process.Kill())
+		} else {
+			if n, err := io.Copy(io.Discard, reader); n != 100000 || err != nil {
+				t.Errorf("%d bytes were passed on, %v", n, err)
+			}
+			caller.expect(t, 3)
+		}
+		again := startRun(t, cluster.Endpoints(), arguments...)
+		again.expect(t, 3)
+		if got := lines(t, ran); len(got) != 1 || again.stdout.Len() != 64<<10 {
+			t.Errorf("%s: it ran %d times, and %d bytes were replayed", key, len(got), again.stdout.Len())
+		}
+	}
 }
