@@ -25,7 +25,8 @@ const benchLong = `Measure the cluster with calls of this program's own: so many
 their answer before they send the next call. It ends with --duration or --count, whichever
 comes first, and on SIGINT, and shows what it has by then. Calls that are under way then
 have --timeout to be answered. What a storm commits first is a part of --duration; one that
-does not get beyond it, or is interrupted there, ends with 1.
+does not get beyond it has no result: it ends with 1 if its time was over or it was
+interrupted, and otherwise with the code of the call that failed.
 
 If any call failed the exit code is not 0: that of the failures where they are of one
 kind, such as 8 if no answer came, and otherwise 1. The result is shown all the same, with

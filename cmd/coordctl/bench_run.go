@@ -320,7 +320,7 @@ type benchErrorJSON struct {
 }
 
 // showResult shows what was done, and fails where something has failed: it says so behind
-// the result, or instead of one where nothing was done.
+// the result, or instead of one where nobody was reached.
 func (b *benchRun) showResult(took time.Duration, interrupted bool) error {
 	shown := benchJSON{
 		Benchmark: b.name, Namespace: cmp.Or(b.identity.Namespace, "default"), Operation: b.identity.Operation,
@@ -344,7 +344,7 @@ func (b *benchRun) showResult(took time.Duration, interrupted bool) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
-	case len(shown.Calls) > 0:
+	case len(shown.Calls) > 0 || b.first != nil && b.words.dialed.Load():
 	case b.first != nil:
 		return callError{failure: b.failure(b.first), exit: b.exit, told: true}
 	case interrupted:
@@ -361,7 +361,10 @@ func (b *benchRun) showResult(took time.Duration, interrupted bool) error {
 		failures = append(failures, []string{name, fmt.Sprint(b.failed[name])})
 		failed += b.failed[name]
 	}
-	err := b.showTable(shown, []string{"CALL", "COUNT", "A SECOND", "P50", "P95", "P99", "MAX"}, rows)
+	var err error
+	if len(rows) > 0 || b.output == "json" {
+		err = b.showTable(shown, []string{"CALL", "COUNT", "A SECOND", "P50", "P95", "P99", "MAX"}, rows)
+	}
 	if err == nil && failed > 0 && b.output != "json" {
 		err = b.wrote(writeTable(b.stdout, []string{"FAILED", "COUNT"}, failures))
 	}

@@ -283,6 +283,24 @@ func committedSoFar(said, pattern string) bool {
 	return found != nil && found[1] != "0" && found[1] != "1000000"
 }
 
+// TestBenchOfWhatFails shows the result where nothing succeeded: how much failed, for which reason. Only
+// where no node was reached there is none.
+func TestBenchOfWhatFails(t *testing.T) {
+	leakless(t)
+	address := serve(t, &stub{reserve: failed(reason.Error(reason.StorageFull, ""))})
+	for _, name := range []string{"pairs", "stream"} {
+		shown, code, said := bench(t, t.Context(), name, "--endpoints", address, "--count", "10", "--no-progress")
+		want := []benchErrorJSON{{"STORAGE_FULL", 10}}
+		if code != reason.ExitRefused || !slices.Equal(shown.Errors, want) || shown.Calls == nil || !strings.Contains(said, "10 of 10 failed, the first of them so: ") {
+			t.Errorf("%s: exit code %d: %+v, %s", name, code, shown, said)
+		}
+	}
+	code, stdout, _ := command(t, "bench", "pairs", "--endpoints", address, "--count", "10", "--no-progress")
+	if want := "FAILED        COUNT\nSTORAGE_FULL  10\n"; code != reason.ExitRefused || stdout != want {
+		t.Errorf("exit code %d: %q", code, stdout)
+	}
+}
+
 func TestBenchRefusesFlags(t *testing.T) {
 	for _, flags := range [][]string{
 		{}, {"nothing"}, {"pairs", "KEY"}, {"pairs", "--callers", "0"}, {"pairs", "--callers", "1025"}, {"pairs", "--duration", "0s"},

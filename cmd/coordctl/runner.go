@@ -57,8 +57,9 @@ type runner struct {
 
 	client   *client.Client
 	undialed atomic.Pointer[dialFailure]
-	doubt    error // of a Reserve that may have been granted with nobody hearing of it; nil: none
-	settling bool  // calls have the time of --settle-timeout
+	dialed   atomic.Bool // whether a node was connected to at all
+	doubt    error       // of a Reserve that may have been granted with nobody hearing of it; nil: none
+	settling bool        // calls have the time of --settle-timeout
 }
 
 // ending is how a command ended.
@@ -120,8 +121,10 @@ func (r *runner) dial(ctx context.Context, address string) (net.Conn, error) {
 	opened, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	if err != nil {
 		r.undialed.Store(&dialFailure{address, err})
+		return nil, err
 	}
-	return opened, err
+	r.dialed.Store(true)
+	return opened, nil
 }
 
 // tell says something to who wants to hear more.
