@@ -200,7 +200,7 @@ func attempt(command *cobra.Command, text string) ([]byte, error) {
 	}
 	given, err := decodeHex("attempt-id", text)
 	if err == nil && len(given) != len(id) {
-		err = usagef("--attempt-id is %d bytes long, it must be %d (%d hex digits)", len(given), len(id), 2*len(id))
+		err = usagef("--attempt-id is %s long, it must be %d (%d hex digits)", counted(len(given), "byte"), len(id), 2*len(id))
 	}
 	return given, err
 }
@@ -211,9 +211,17 @@ func decodeHex(flag, text string) ([]byte, error) {
 	case errors.As(err, new(hex.InvalidByteError)):
 		return nil, usagef("--%s is not in hex: there is %q in it", flag, string([]rune(strings.TrimLeft(text, "0123456789abcdefABCDEF"))[:1]))
 	case err != nil:
-		return nil, usagef("--%s has %d hex digits, and two are a byte", flag, len(text))
+		return nil, usagef("--%s has %s, and two are a byte", flag, counted(len(text), "hex digit"))
 	}
 	return decoded, nil
+}
+
+// counted is so many of something, in words.
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 func parseOnLapse(text string) (coordinatorv1.OnLapse, error) {

@@ -16,6 +16,7 @@ import (
 	"unicode"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/atmostonce/coordinator/internal/node"
 	"github.com/atmostonce/coordinator/internal/version"
@@ -74,6 +75,7 @@ order; the first listed one begins the cluster.`,
 		},
 	}
 	addFlags(command.Flags(), flags)
+	command.SetFlagErrorFunc(flagError)
 	command.SetUsageTemplate("{{.UseLine}}\n")
 	command.SetHelpFunc(func(c *cobra.Command, _ []string) { writeHelp(c.OutOrStdout(), c.Long) })
 	return command
@@ -85,6 +87,16 @@ func noArguments(_ *cobra.Command, arguments []string) error {
 		return nil
 	}
 	return fmt.Errorf("%q is no flag, and there are only flags; a switch is turned off by --NAME=false", arguments[0])
+}
+
+// flagError is a flag that cannot be parsed. Those of the table say so themselves; for the two that
+// are cobra's, the parser's own words speak of the functions it uses.
+func flagError(_ *cobra.Command, err error) error {
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) && (invalid.GetFlag().Name == "help" || invalid.GetFlag().Name == "version") {
+		return fmt.Errorf("--%s takes no value", invalid.GetFlag().Name)
+	}
+	return err
 }
 
 // serve runs a node until a signal ends it or it cannot go on.

@@ -17,8 +17,8 @@ import (
 )
 
 // Check returns an error for the first variable, by name, that begins with the prefix and
-// is none of the known ones; it names the nearest of those. An empty one is not set. all
-// has the form of [os.Environ].
+// is none of the known ones; it names the nearest of those if it may have been meant. An empty
+// one is not set. all has the form of [os.Environ].
 func Check(all []string, prefix string, known []string) error {
 	ofServices := describesService()
 	sorted := slices.Clone(all)
@@ -28,7 +28,10 @@ func Check(all []string, prefix string, known []string) error {
 		if value == "" || !strings.HasPrefix(name, prefix) || slices.Contains(known, name) || ofServices.MatchString(variable) {
 			continue
 		}
-		return fmt.Errorf("unknown environment variable %s; the nearest that there is: %s", name, nearest(name, known))
+		if meant, ok := nearest(name[len(prefix):], prefix, known); ok {
+			return fmt.Errorf("unknown environment variable %s; the nearest that there is: %s", name, meant)
+		}
+		return fmt.Errorf("unknown environment variable %s", name)
 	}
 	return nil
 }
@@ -51,15 +54,23 @@ func describesService() *regexp.Regexp {
 	return regexp.MustCompile(`^[A-Z0-9_]+_(SERVICE_HOST=|SERVICE_PORT(_[A-Z0-9_]+)?=|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=|PORT=\w+://)`)
 }
 
-// nearest returns the name that the fewest changes of a letter lead to.
-func nearest(name string, names []string) string {
-	best, least := "", 0
+// typosMost is how many letters may be wrong in a name that was meant, and one in typosIn of a
+// long one.
+const (
+	typosMost = 2
+	typosIn   = 4
+)
+
+// nearest returns the name that the fewest changes of a letter lead to from what follows the
+// prefix, if those are few enough to be a mistake: another setting is no help.
+func nearest(rest, prefix string, names []string) (meant string, ok bool) {
+	least := max(typosMost, len(rest)/typosIn) + 1
 	for _, candidate := range names {
-		if d := distance(name, candidate); best == "" || d < least {
-			best, least = candidate, d
+		if d := distance(rest, strings.TrimPrefix(candidate, prefix)); d < least {
+			meant, least, ok = candidate, d, true
 		}
 	}
-	return best
+	return meant, ok
 }
 
 // distance counts the letters to put in, leave out or change to make one name of the

@@ -9,20 +9,23 @@ func TestCheck(t *testing.T) {
 	known := []string{"COORDCTL_ENDPOINTS", "COORDCTL_OTHER"}
 	for variable, want := range map[string]string{
 		"COORDCTL_ENDPOINTS=x":             "",
-		"COORDCTL_ENDPOINT=secret":         "unknown environment variable COORDCTL_ENDPOINT; the nearest that there is: COORDCTL_ENDPOINTS",
+		"COORDCTL_ENDPOINT=secret":         "unknown environment variable COORDCTL_ENDPOINT; the nearest that there is: COORDCTL_ENDPOINTS\n",
 		"COORDCTL_OHTER=secret":            "the nearest that there is: COORDCTL_OTHER",
-		"COORDCTL_=secret":                 "unknown environment variable COORDCTL_;",
+		"COORDCTL_=secret":                 "unknown environment variable COORDCTL_\n",
 		"COORDCTL_ENDPOINT=":               "", // empty is not set
 		"COORDCTLX=1":                      "",
 		"coordctl_endpoint=1":              "",
 		"PATH=COORDCTL_ENDPOINT=1":         "",
-		"COORDCTL_PORT=7420":               "unknown environment variable COORDCTL_PORT;",
+		"COORDCTL_PORT=7420":               "unknown environment variable COORDCTL_PORT\n",
+		"COORDCTL_TIMEOUT=secret":          "unknown environment variable COORDCTL_TIMEOUT\n",
+		"COORDCTL_BOGUS=secret":            "unknown environment variable COORDCTL_BOGUS\n",
+		"COORDCTL_END_POINTS=secret":       "the nearest that there is: COORDCTL_ENDPOINTS\n",
 		"COORDCTL_PORT=tcp://10.0.0.1:1":   "", // what Kubernetes sets for services
 		"COORDCTL_SERVICE_HOST=10.0.0.1":   "",
 		"COORDCTL_PORT_1_TCP_ADDR=10.0.0.": "",
 	} {
 		err := Check([]string{"HOME=/", variable, "=C:=C:\\"}, "COORDCTL_", known)
-		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error()+"\n", want) {
 			t.Errorf("%s: got %v, want %q", variable, err, want)
 		}
 		if err != nil && strings.Contains(err.Error(), "secret") {
@@ -31,7 +34,7 @@ func TestCheck(t *testing.T) {
 	}
 	// The first by name, whatever the order.
 	err := Check([]string{"COORDCTL_Z=1", "COORDCTL_A=1"}, "COORDCTL_", known)
-	if err == nil || !strings.Contains(err.Error(), "COORDCTL_A;") {
+	if err == nil || !strings.Contains(err.Error(), "COORDCTL_A") {
 		t.Errorf("got %v", err)
 	}
 }

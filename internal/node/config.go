@@ -129,7 +129,7 @@ func (c *Config) Validate() error {
 		return wrong("data-dir", "must not be empty")
 	}
 	if err := peer.CheckNodeName(c.NodeID); err != nil {
-		return wrong("node-id", "%v", err)
+		return wrong("node-id", "is not valid: %v", err)
 	}
 	if err := c.validatePeers(); err != nil {
 		return err
@@ -189,10 +189,10 @@ func (c *Config) validatePeers() error {
 	names, addresses := make(map[string]bool), make(map[string]bool)
 	for _, p := range c.Peers {
 		if err := peer.CheckNodeName(p.Name); err != nil {
-			return wrong("peers", "%v", err)
+			return wrong("peers", "is not valid: %v", err)
 		}
 		if err := checkAddress(p.Address, false); err != nil {
-			return wrong("peers", "the address of %s %v", p.Name, err)
+			return wrong("peers", "lists %s with an address that %v", p.Name, err)
 		}
 		if names[p.Name] {
 			return wrong("peers", "lists %s twice", p.Name)

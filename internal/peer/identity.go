@@ -54,7 +54,7 @@ func CheckNodeName(name string) error {
 	}
 	for _, c := range []byte(name) {
 		if !plain(c) {
-			return fmt.Errorf("node name %q may hold letters, digits, '.', '_' and '-' only", clip(name))
+			return fmt.Errorf("node name %q holds more than letters, digits, '.', '_' and '-'", clip(name))
 		}
 	}
 	return nil
@@ -77,7 +77,7 @@ func CheckClusterID(id string) error {
 	}
 	for _, c := range []byte(id) {
 		if !plain(c) {
-			return fmt.Errorf("cluster id %q may hold letters, digits, '.', '_' and '-' only", id)
+			return fmt.Errorf("cluster id %q holds more than letters, digits, '.', '_' and '-'", id)
 		}
 	}
 	return nil
