@@ -16,6 +16,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"os"
@@ -70,5 +71,6 @@ func run(ctx context.Context, w world, arguments []string) int {
 	root.SetIn(w.stdin)
 	root.SetOut(w.stdout)
 	root.SetErr(w.stderr)
-	return c.report(root.ExecuteContext(ctx))
+	err := root.ExecuteContext(ctx)
+	return c.report(cmp.Or(err, c.unhelped))
 }

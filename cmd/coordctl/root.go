@@ -80,6 +80,7 @@ type control struct {
 	// waits says that --wait is a part of the time that a call has.
 	waits bool
 
+	unhelped    error // why there was no help where it was asked for
 	connections []*connection
 }
 
@@ -111,6 +112,7 @@ func (c *control) root() *cobra.Command {
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpCommand(help())
+	root.SetHelpFunc(c.helpOf(root.HelpFunc()))
 
 	endpoints := environment.Lookup(c.environment, endpointsVariable)
 	if endpoints == "" {
@@ -132,8 +134,10 @@ func (c *control) root() *cobra.Command {
 		c.looking(c.shards()), c.looking(c.shard()), c.looking(c.status()), c.looking(c.members()), c.transferLeadership(), c.bench(),
 	)
 	once(root.PersistentFlags())
+	root.InitDefaultHelpFlag()
 	for _, command := range root.Commands() {
 		once(command.Flags())
+		command.InitDefaultHelpFlag() // else what follows --help is taken for its value
 	}
 	return root
 }
@@ -159,11 +163,27 @@ func help() *cobra.Command {
 			case err != nil:
 				return err
 			case len(rest) > 0:
-				return usagef("unknown command %q for %q", rest[0], found.CommandPath())
+				return unknownCommand(found, rest[0])
 			}
 			return found.Help()
 		},
 	}
+}
+
+// helpOf is what --help shows, but for what is no command. cobra takes no error from it: c.unhelped
+// is that.
+func (c *control) helpOf(show func(*cobra.Command, []string)) func(*cobra.Command, []string) {
+	return func(command *cobra.Command, arguments []string) {
+		if rest := command.Flags().Args(); len(rest) > 0 && command.HasSubCommands() {
+			c.unhelped = unknownCommand(command, rest[0])
+			return
+		}
+		show(command, arguments)
+	}
+}
+
+func unknownCommand(of *cobra.Command, name string) error {
+	return usagef("unknown command %q for %q", name, of.CommandPath())
 }
 
 // flagError is a flag that cannot be parsed, in words of ours: the parser's own speak of
@@ -183,6 +203,9 @@ func flagError(command *cobra.Command, err error) error {
 		return usagef("%v", err)
 	}
 	flag := invalid.GetFlag()
+	if flag.Name == "help" || flag.Name == "version" {
+		return usagef("--%s takes no value", flag.Name)
+	}
 	for _, ours := range []error{errGivenTwice, errEmpty} {
 		if errors.Is(err, ours) {
 			return usagef("--%s %v", flag.Name, ours)
