@@ -87,6 +87,15 @@ func (c *control) naming(
 	return invoke(ctx, method, request, reply, conn, options...)
 }
 
+// foreign is the cluster that a node names as its own where that is another than was given; else
+// it is "".
+func (c *control) foreign(header metadata.MD) string {
+	if told := header.Get(clusterKey); c.cluster != "" && len(told) == 1 && told[0] != c.cluster {
+		return told[0]
+	}
+	return ""
+}
+
 // dial connects, and keeps in mind why that failed: what gRPC makes of it is not for
 // people.
 func (c *connection) dial(ctx context.Context, address string) (net.Conn, error) {
@@ -202,11 +211,17 @@ func callEndpoints[A any](ctx context.Context, c *control, timeout time.Duration
 		}
 		// gRPC fills in the peer once the call has been given a stream on a connection:
 		// before that it cannot have been sent.
-		var to peer.Peer
-		if answer, err = send(ctx, connection, grpc.Peer(&to)); err == nil {
+		var (
+			to     peer.Peer
+			header metadata.MD
+		)
+		if answer, err = send(ctx, connection, grpc.Peer(&to), grpc.Header(&header)); err == nil {
 			return answer, nil
 		}
 		failure := reason.Of(err)
+		if other := c.foreign(header); other != "" {
+			failure.Message = fmt.Sprintf("at %s cluster %s answers, and the call is for cluster %s", connection.endpoint, other, c.cluster)
+		}
 		if !failure.Info {
 			if to.Addr == nil {
 				failure.Applied = reason.No
