@@ -6,7 +6,8 @@
 // (settings.go).
 //
 // Logs go to standard error: as text on a terminal, otherwise as JSON. The last line
-// of a node that ends badly says why, and begins with "coordinator: ".
+// of a node that ends badly says why, and begins with "coordinator: ". Who reads them may go
+// away or stand still: a node goes on, and ends, without.
 //
 // It exits with 0 after SIGTERM or SIGINT, on which it stops gracefully; with 2 where a
 // setting is wrong; and with 1 where it cannot start or go on, or a second signal

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +11,6 @@ import (
 	"os/signal"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 	"unicode"
@@ -107,12 +107,18 @@ func serve(o *options, out *lastWord) (code int, err error) {
 		go pace(pacing)
 	}
 	logger := newLogger(o, out, out.isTerminal())
+	out.leftOut = func(lines int) []byte {
+		var line bytes.Buffer
+		newLogger(o, &line, out.isTerminal()).Warn("nobody took the log for a while; lines of it were left out here", "lines", lines)
+		return line.Bytes()
+	}
 	o.node.Logger = logger
 	o.node.Version = version.Of()
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	defer signal.Stop(signals)
-	// Whoever reads the log may go away: a node goes on without it.
+	// Whoever reads the log may go away: a node goes on without it. Nor does it wait for one
+	// that stands still, see lastWord.
 	signal.Ignore(syscall.SIGPIPE)
 
 	n, err := node.Start(context.Background(), o.node)
@@ -180,41 +186,6 @@ func newLogger(o *options, out io.Writer, terminal bool) *slog.Logger {
 		return a
 	}
 	return slog.New(slog.NewJSONHandler(out, handlerOptions))
-}
-
-// lastWord passes on what is written until the last line is said: what has ended the process
-// is the end of its output, whatever is still going on in it and would be logged.
-type lastWord struct {
-	mu   sync.Mutex
-	to   io.Writer
-	said bool
-}
-
-// Write implements [io.Writer].
-func (w *lastWord) Write(written []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.said {
-		return len(written), nil
-	}
-	return w.to.Write(written)
-}
-
-// say writes the last line.
-func (w *lastWord) say(line string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.said = true
-	_, _ = fmt.Fprintln(w.to, line)
-}
-
-func (w *lastWord) isTerminal() bool {
-	file, ok := w.to.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := file.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // oneLine returns an error's text without line ends, which joined errors have, and with what

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -109,4 +111,64 @@ func TestNothingIsLoggedAfterTheLastWord(t *testing.T) {
 	if got := stderr.String(); !strings.Contains(got, "before") || !strings.HasSuffix(got, "\ncoordinator: the end\n") {
 		t.Errorf("got %q", got)
 	}
+}
+
+// A reader of the log that stands still holds up neither the node nor its end, and is told what
+// it has missed when it goes on.
+func TestALogReaderThatStandsStill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reader, stderr := io.Pipe()
+		out := &lastWord{to: stderr, leftOut: func(lines int) []byte { return fmt.Appendf(nil, "left out %d\n", lines) }}
+		logger := newLogger(defaults(), out, false)
+		text := strings.Repeat("x", 200)
+		const lines = 20_000 // more than are kept
+		began := time.Now()
+		for i := range lines {
+			logger.Info(text, "i", i)
+		}
+		if took := time.Since(began); took > writePatience {
+			t.Errorf("whoever logs was held up for %v", took)
+		}
+
+		taken := bufio.NewScanner(reader)
+		seen, missed := 0, 0
+		for missed == 0 && taken.Scan() {
+			if _, err := fmt.Sscanf(taken.Text(), "left out %d", &missed); err == nil {
+				continue
+			}
+			var line struct{ I int }
+			if err := json.Unmarshal(taken.Bytes(), &line); err != nil || line.I != seen {
+				t.Fatalf("line %d is %s, %v", seen, taken.Text(), err)
+			}
+			seen++
+		}
+		if missed == 0 || seen+missed != lines {
+			t.Errorf("%d lines were seen and %d said to be left out, of %d", seen, missed, lines)
+		}
+		synctest.Wait()
+		if len(out.kept) > 0 || out.bytes != 0 || out.late {
+			t.Errorf("%d lines of %d bytes are left, late %v", len(out.kept), out.bytes, out.late)
+		}
+
+		// It stands still again, and the node ends.
+		for i := range lines {
+			logger.Info(text, "i", i)
+		}
+		began = time.Now()
+		out.say("coordinator: the end")
+		if took := time.Since(began); took > lastPatience {
+			t.Errorf("the end was held up for %v", took)
+		}
+		logger.Info("after")
+		var last []string
+		for taken.Scan() {
+			if last = append(last, taken.Text()); taken.Text() == "coordinator: the end" {
+				break
+			}
+		}
+		if n := len(last); n < 2 || !strings.HasPrefix(last[n-2], "left out ") {
+			t.Errorf("it ends with %q", last[max(0, n-2):])
+		}
+		_ = reader.Close()
+	})
 }
