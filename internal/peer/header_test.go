@@ -3,7 +3,9 @@ package peer
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -191,5 +193,32 @@ func TestAddress(t *testing.T) {
 	}
 	if name := NodeName(id); name != "n1" {
 		t.Errorf("got %q", name)
+	}
+}
+
+// TestTheLargestClusterSaysHello: as many nodes as may be, with the longest names and addresses,
+// each of them about to be replaced.
+func TestTheLargestClusterSaysHello(t *testing.T) {
+	address := strings.Repeat("a", addressBytesMax)
+	say := HelloMessage{ClusterID: strings.Repeat("c", clusterIDBytesMax), Shards: 1024, StorageFull: true}
+	for i := range MembersMax {
+		name := fmt.Sprintf("%0*d", NodeNameBytesMax, i)
+		say.Peers = append(say.Peers, Listed{Name: name, Address: address})
+		for _, incarnation := range []string{incarnationA, incarnationB} {
+			say.Members = append(say.Members, Member{Name: name, Incarnation: incarnation, PeerAddress: address, ClientAddress: address})
+		}
+	}
+	say.Self = say.Members[0]
+	var wire bytes.Buffer
+	if err := writeHello(&wire, say); err != nil {
+		t.Fatal(err)
+	}
+	heard, err := readHello(&wire)
+	if err != nil {
+		t.Fatal(err)
+	}
+	say.Format = helloFormat
+	if !reflect.DeepEqual(heard, say) {
+		t.Error("it is heard as another")
 	}
 }

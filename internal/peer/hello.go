@@ -10,14 +10,18 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// HelloBytesMax is how long one side of a Hello may be.
-const HelloBytesMax = 64 << 10
+// HelloBytesMax is how long one side of a Hello may be: the one that names every member with
+// the longest names and addresses is shorter.
+const HelloBytesMax = 160 << 10
 
 // MembersMax is how many nodes a cluster, and a list of peers, may have.
 const MembersMax = 64
 
 const (
-	helloFormat     = 1
+	helloFormat = 1
+	// incarnationsMax bounds the members of a Hello: a node that is being replaced is there
+	// twice.
+	incarnationsMax = 2 * MembersMax
 	addressBytesMax = 320 // a DNS name of 255 bytes, a colon and a port, with room
 )
 
@@ -71,8 +75,9 @@ func (m *HelloMessage) check() error {
 	if m.Shards < 0 || m.Shards > 1<<20 {
 		return fmt.Errorf("peer: hello with %d shards", m.Shards)
 	}
-	if len(m.Peers) > MembersMax || len(m.Members) > MembersMax {
-		return fmt.Errorf("peer: hello with %d peers and %d members; at most %d", len(m.Peers), len(m.Members), MembersMax)
+	if len(m.Peers) > MembersMax || len(m.Members) > incarnationsMax {
+		return fmt.Errorf("peer: hello with %d peers and %d members; at most %d and %d are possible",
+			len(m.Peers), len(m.Members), MembersMax, incarnationsMax)
 	}
 	for _, listed := range m.Peers {
 		if err := CheckNodeName(listed.Name); err != nil {
@@ -127,9 +132,13 @@ func readHello(r io.Reader) (HelloMessage, error) {
 	if length > HelloBytesMax {
 		return HelloMessage{}, fmt.Errorf("peer: hello of %d bytes", length)
 	}
-	text := make([]byte, length)
-	if _, err := io.ReadFull(r, text); err != nil {
+	// Its sender may be anybody: what is said to come takes no room before it does.
+	text, err := io.ReadAll(io.LimitReader(r, int64(length)))
+	if err != nil {
 		return HelloMessage{}, err
+	}
+	if len(text) < int(length) {
+		return HelloMessage{}, io.ErrUnexpectedEOF
 	}
 	var m HelloMessage
 	if err := json.Unmarshal(text, &m); err != nil {

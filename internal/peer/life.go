@@ -66,9 +66,9 @@ type process struct {
 }
 
 // livesMax bounds of how many servers the newest life is remembered. Members are
-// [MembersMax] at most; the rest is for those that were replaced, and for strangers
+// incarnationsMax at most; the rest is for those that were replaced, and for strangers
 // that know the cluster's id.
-const livesMax = 4 * MembersMax
+const livesMax = 2 * incarnationsMax
 
 // lives remembers of each server the newest life that was met, this server's own
 // included.
