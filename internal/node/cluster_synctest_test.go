@@ -568,6 +568,33 @@ func TestReplacedNodeSaysSo(t *testing.T) {
 	})
 }
 
+// Where several addresses are known of a node, as in the middle of a replacement, others may
+// have come to live at one of them.
+func TestANewcomerIsLookedForAtEveryAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.startThree()
+		n1, n2, n3 := w.nodes["n1"], w.nodes["n2"].file.State(), w.nodes["n3"].file.State()
+		at, _ := n1.membership.Directory().Find(n2.ID())
+		other, _ := n1.membership.Directory().Find(n3.ID())
+		lost := peer.Member{Name: "n2", Incarnation: strings.Repeat("ab", peer.IncarnationBytes)}
+		for _, lost.PeerAddress = range []string{other, "gone:7431"} {
+			servers := n1.servers()
+			servers[lost.ID()] = peer.Address(lost.ID(), lost.PeerAddress)
+			n1.membership.Observe(servers)
+			if _, err := n1.membership.Hello(t.Context(), peer.HelloMessage{Self: lost, ClusterID: n2.ClusterID}); err != nil {
+				t.Fatal(err)
+			}
+			for range 20 {
+				newcomer, err := n1.askNewcomer(t.Context(), "n2")
+				if err != nil || newcomer.Incarnation != n2.Incarnation || newcomer.PeerAddress != at {
+					t.Fatalf("with %s at %s: %+v, %v", lost.ID(), lost.PeerAddress, newcomer, err)
+				}
+			}
+		}
+	})
+}
+
 // Leadership moves away from a node that stops, before it is gone.
 func TestStopHandsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -3,6 +3,8 @@ package node
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,13 +46,24 @@ func (n *Node) askNewcomer(ctx context.Context, nodeID string) (rpc.Newcomer, er
 		return rpc.Newcomer{}, rpc.UnknownNode("node_id", nodeID, names)
 	}
 	var failures []string
-	for address := range addresses {
+	var unfit error
+	for _, address := range slices.Sorted(maps.Keys(addresses)) {
 		answer, err := n.port.Hello(ctx, address, n.membership.Message())
 		if err != nil {
 			failures = append(failures, strings.TrimPrefix(err.Error(), "peer: "))
 			continue
 		}
-		return n.judgeNewcomer(ctx, nodeID, address, &answer)
+		newcomer, err := n.judgeNewcomer(ctx, nodeID, address, &answer)
+		if err == nil {
+			return newcomer, nil
+		}
+		// It says nothing of who answers elsewhere: what a lost one left is used by others.
+		if unfit == nil {
+			unfit = err
+		}
+	}
+	if unfit != nil {
+		return rpc.Newcomer{}, unfit
 	}
 	// It may only be stopped, or hang: what it has on its disk is not to be given up for that.
 	return rpc.Newcomer{}, rpc.InvalidNode(fmt.Sprintf("names %s, which does not answer (%s). If its data directory still exists, "+
