@@ -25,7 +25,8 @@ type GroupConfig struct {
 	// Self is this replica's id in the group.
 	Self raft.ServerID
 	// Layer carries the group's connections. Its address is the one that others
-	// should dial. The group closes it, and the layer then closes its connections.
+	// should dial. The group closes it, also where Open fails, and the layer then closes
+	// its connections.
 	Layer raft.StreamLayer
 	// Addresses says where a server is dialed; nil, or an error of it, stands for
 	// the address in the group's configuration.

@@ -35,6 +35,17 @@ func TestTimingValidate(t *testing.T) {
 	}
 }
 
+// closingLayer notes that it was closed.
+type closingLayer struct {
+	raft.StreamLayer
+	closed *bool
+}
+
+func (l closingLayer) Close() error {
+	*l.closed = true
+	return l.StreamLayer.Close()
+}
+
 func TestOpenRefuses(t *testing.T) {
 	n := newNetwork()
 	good := func() GroupConfig {
@@ -71,6 +82,8 @@ func TestOpenRefuses(t *testing.T) {
 		"directory": func(c *GroupConfig) { write(t, filepath.Join(c.Dir, logName), "in the way") },
 	} {
 		cfg := good()
+		closed := false
+		cfg.Layer = closingLayer{cfg.Layer, &closed}
 		change(&cfg)
 		g, err := Open(cfg)
 		if err == nil {
@@ -79,8 +92,8 @@ func TestOpenRefuses(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
-		if cfg.Layer != nil {
-			_ = cfg.Layer.Close()
+		if cfg.Layer != nil && !closed {
+			t.Errorf("%s: the layer was left open", want)
 		}
 	}
 }

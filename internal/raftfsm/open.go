@@ -38,6 +38,9 @@ const (
 func Open(cfg GroupConfig) (*Group, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.Validate(); err != nil {
+		if cfg.Layer != nil {
+			err = errors.Join(err, cfg.Layer.Close())
+		}
 		return nil, err
 	}
 	var once sync.Once
@@ -199,6 +202,8 @@ func (g *Group) abandon() error {
 	var errs []error
 	if g.transport != nil {
 		errs = append(errs, g.transport.Close())
+	} else { // which would have closed it
+		errs = append(errs, g.cfg.Layer.Close())
 	}
 	if g.log != nil {
 		errs = append(errs, g.log.close())
