@@ -595,6 +595,54 @@ func TestANewcomerIsLookedForAtEveryAddress(t *testing.T) {
 	})
 }
 
+// slowly is a log whose reading of one shard's state takes its time.
+type slowly struct {
+	slog.Handler
+	of    int64 // the shard
+	takes time.Duration
+	mine  bool // what is logged is of that shard
+}
+
+func (s slowly) WithAttrs(attributes []slog.Attr) slog.Handler {
+	s.Handler = s.Handler.WithAttrs(attributes)
+	for _, a := range attributes {
+		s.mine = s.mine || a.Key == "shard" && a.Value.Int64() == s.of
+	}
+	return s
+}
+
+func (s slowly) Handle(ctx context.Context, record slog.Record) error {
+	if s.mine && record.Message == "read the state file" {
+		time.Sleep(s.takes)
+	}
+	return s.Handler.Handle(ctx, record)
+}
+
+// A node whose shards take different times to be read leads none that it does not serve.
+func TestAShardThatIsReadForLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.startThree()
+		w.stop("n1")
+		n1 := w.start("n1", func(c *Config) {
+			c.Logger = slog.New(slowly{Handler: c.Logger.Handler(), of: 1, takes: 5 * time.Minute})
+		})
+		for at := range 4 {
+			time.Sleep(time.Minute)
+			for i := range 12 {
+				w.admits(fmt.Sprint("key", at, "-", i), "n2", "n3")
+			}
+		}
+		if n1.Router() != nil {
+			t.Error("nothing was slow")
+		}
+		w.serving()
+		for i := range 12 {
+			w.admits(fmt.Sprint("later", i), "n1", "n2", "n3")
+		}
+	})
+}
+
 // Leadership moves away from a node that stops, before it is gone.
 func TestStopHandsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

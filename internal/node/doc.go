@@ -6,9 +6,9 @@
 //
 // [Start] returns once the settings are checked, the data directory is locked and
 // every port is open; what takes longer goes on afterwards: finding or founding the
-// cluster (package membership) and opening the shards. Until that is done the
-// services answer NO_LEADER, the health service NOT_SERVING and /readyz 503; /metrics
-// answers all the time, until the servers are closed.
+// cluster (package membership) and opening the shards. Until that is done the health
+// service answers NOT_SERVING and /readyz 503, and the services NO_LEADER to what is of a
+// shard that is not open yet; /metrics answers all the time, until the servers are closed.
 //
 // [Node.Stop] takes the way back: nothing new is accepted, every shard that the node
 // leads is handed over, whoever waits is answered, running calls end, and the

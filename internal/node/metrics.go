@@ -50,10 +50,10 @@ func (n *Node) disk() metrics.Disk {
 	}
 }
 
-// numbers returns what this node knows of a shard, and false before the shards are open.
+// numbers returns what this node knows of a shard, and false before that is open.
 func (s *shards) numbers(number int) (shard.Numbers, bool) {
-	if router := s.router.Load(); router != nil {
-		return router.Replica(number).Numbers(), true
+	if replica := s.each[number].replica.Load(); replica != nil {
+		return replica.Numbers(), true
 	}
 	return shard.Numbers{}, false
 }

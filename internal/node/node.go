@@ -313,6 +313,7 @@ func (n *Node) shardConfig(state *membership.State) shard.Config {
 		Self:      state.ID(),
 		Shards:    state.Shards,
 		Create:    !state.ShardsCreated,
+		Opened:    n.shards.opened,
 		Layer:     func(number int) raft.StreamLayer { return n.port.Layer(number) },
 		Addresses: n.port.Addresses(),
 		Directory: n.membership.Directory(),

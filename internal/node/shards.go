@@ -12,22 +12,40 @@ import (
 	"github.com/atmostonce/coordinator/internal/shard"
 )
 
-// shards are the node's shards as the services see them. Until they are open nobody
-// leads any, as far as this node knows.
+// shards are the node's shards as the services see them. Until one is open nobody leads it,
+// as far as this node knows. Each is served from when it is open: it may lead by then,
+// however long others take to be read.
 type shards struct {
 	count  int
-	router atomic.Pointer[shard.Router]
-	opened chan struct{} // closed once router is set
+	router atomic.Pointer[shard.Router] // nil until all are open
+	calls  atomic.Pointer[shard.Router] // the same, for its connections; nil until one is open
+	each   []openShard
+}
+
+// openShard is a shard that may be open.
+type openShard struct {
+	replica atomic.Pointer[shard.Replica]
+	opened  chan struct{} // closed once replica is set
 }
 
 var _ rpc.Shards = (*shards)(nil)
 
-func newShards(count int) *shards { return &shards{count: count, opened: make(chan struct{})} }
-
-func (s *shards) open(router *shard.Router) {
-	s.router.Store(router)
-	close(s.opened)
+func newShards(count int) *shards {
+	s := &shards{count: count, each: make([]openShard, count)}
+	for i := range s.each {
+		s.each[i].opened = make(chan struct{})
+	}
+	return s
 }
+
+// opened takes in one shard, and open notes that all of them are.
+func (s *shards) opened(router *shard.Router, number int, replica *shard.Replica) {
+	s.calls.Store(router)
+	s.each[number].replica.Store(replica)
+	close(s.each[number].opened)
+}
+
+func (s *shards) open(router *shard.Router) { s.router.Store(router) }
 
 // Shards implements rpc.Shards.
 func (s *shards) Shards() int { return s.count }
@@ -37,7 +55,7 @@ func (s *shards) Replica(i int) rpc.Replica { return replica{shards: s, number: 
 
 // Call implements rpc.Shards.
 func (s *shards) Call(leader shard.Leader) (grpc.ClientConnInterface, error) {
-	if router := s.router.Load(); router != nil {
+	if router := s.calls.Load(); router != nil {
 		return router.Call(leader)
 	}
 	return nil, actor.ErrNoLeader
@@ -74,12 +92,7 @@ type replica struct {
 	number int
 }
 
-func (r replica) load() *shard.Replica {
-	if router := r.shards.router.Load(); router != nil {
-		return router.Replica(r.number)
-	}
-	return nil
-}
+func (r replica) load() *shard.Replica { return r.shards.each[r.number].replica.Load() }
 
 func (r replica) Submit(ctx context.Context, request actor.Request) (actor.Reply, error) {
 	if open := r.load(); open != nil {
@@ -99,7 +112,7 @@ func (r replica) LeaderChanged() <-chan struct{} {
 	if open := r.load(); open != nil {
 		return open.LeaderChanged()
 	}
-	return r.shards.opened
+	return r.shards.each[r.number].opened
 }
 
 func (r replica) Status() shard.Status {

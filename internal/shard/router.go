@@ -44,6 +44,9 @@ type Config struct {
 	// Bootstrap where this node is to begin the cluster.
 	Create    bool
 	Bootstrap *raft.Configuration
+	// Opened is told of each shard that is open, in any goroutine: it may lead from then on,
+	// while others are read still, and whoever leads is to serve. Nil: nobody is told.
+	Opened func(router *Router, shard int, replica *Replica)
 
 	Layer     func(shard int) raft.StreamLayer
 	Addresses raft.ServerAddressProvider
@@ -93,7 +96,12 @@ func Open(cfg Config) (*Router, error) {
 	failures := make([]error, cfg.Shards)
 	var opening sync.WaitGroup
 	for i := range r.replicas {
-		opening.Go(func() { r.replicas[i], failures[i] = r.open(i) })
+		opening.Go(func() {
+			r.replicas[i], failures[i] = r.open(i)
+			if failures[i] == nil && cfg.Opened != nil {
+				cfg.Opened(r, i, r.replicas[i])
+			}
+		})
 	}
 	opening.Wait()
 	if err := errors.Join(failures...); err != nil {
