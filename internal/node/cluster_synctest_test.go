@@ -595,6 +595,20 @@ func TestANewcomerIsLookedForAtEveryAddress(t *testing.T) {
 	})
 }
 
+// A signal may have come before the start was over.
+func TestStopRightAfterTheStart(t *testing.T) {
+	for range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			n := w.start("n1", func(c *Config) { c.HTTPListen, c.MetricsListen = "n1:8080", "n1:9090" })
+			w.stop("n1")
+			if err := n.Err(); err != nil {
+				t.Errorf("it could not go on: %v", err)
+			}
+		})
+	}
+}
+
 // slowly is a log whose reading of one shard's state takes its time.
 type slowly struct {
 	slog.Handler

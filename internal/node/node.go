@@ -255,15 +255,16 @@ func (n *Node) undo() error {
 	return errors.Join(failures...)
 }
 
-// serve starts the gRPC servers.
+// serve starts the gRPC servers. One that was stopped before it had begun to serve says so
+// with an error, which is none of the node's.
 func (n *Node) serve() {
 	n.serverWork.Go(func() {
-		if err := n.public.Serve(n.listener); err != nil {
+		if err := n.public.Serve(n.listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			n.fail(fmt.Errorf("serve gRPC on %s: %w", n.listener.Addr(), err))
 		}
 	})
 	n.serverWork.Go(func() {
-		if err := n.internal.Serve(n.port.CallListener()); err != nil && !errors.Is(err, net.ErrClosed) {
+		if err := n.internal.Serve(n.port.CallListener()); err != nil && !errors.Is(err, grpc.ErrServerStopped) && !errors.Is(err, net.ErrClosed) {
 			n.fail(fmt.Errorf("serve gRPC on the peer port: %w", err))
 		}
 	})
