@@ -609,6 +609,54 @@ func TestStopRightAfterTheStart(t *testing.T) {
 	}
 }
 
+// late is a connection on which what comes takes its time.
+type late struct{ net.Conn }
+
+func (l late) Read(into []byte) (int, error) {
+	n, err := l.Conn.Read(into)
+	time.Sleep(200 * time.Millisecond)
+	return n, err
+}
+
+// What a node has forwarded is answered also where the answer comes while it stops.
+func TestStopWaitsForWhatWasForwarded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		for _, name := range []string{"n1", "n2", "n3"} {
+			w.start(name, func(c *Config) {
+				c.BalanceEvery = 0
+				if name == "n1" {
+					c.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+						conn, err := w.network.dial(ctx, address)
+						return late{conn}, err
+					}
+				}
+			})
+		}
+		w.serving()
+		if _, err := coordinatorv1.NewAdminServiceClient(w.client("n1")).TransferLeadership(t.Context(), &coordinatorv1.TransferLeadershipRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		w.serving()
+		for i := range 12 { // the connections are open then
+			if _, err := w.reserve("n1", fmt.Sprint("before", i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var calls sync.WaitGroup
+		for i := range 12 {
+			calls.Go(func() {
+				if answer, err := w.reserve("n1", fmt.Sprint("key", i)); err != nil || answer.GetGranted() == nil {
+					t.Errorf("key%d: %v, %v", i, answer, err)
+				}
+			})
+		}
+		time.Sleep(10 * time.Millisecond) // they are on their way
+		w.stop("n1")
+		calls.Wait()
+	})
+}
+
 // slowly is a log whose reading of one shard's state takes its time.
 type slowly struct {
 	slog.Handler

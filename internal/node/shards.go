@@ -61,6 +61,14 @@ func (s *shards) Call(leader shard.Leader) (grpc.ClientConnInterface, error) {
 	return nil, actor.ErrNoLeader
 }
 
+// disconnect ends what was forwarded and is not answered yet.
+func (s *shards) disconnect() error {
+	if router := s.calls.Load(); router != nil {
+		return router.Disconnect()
+	}
+	return nil
+}
+
 // leaderless returns the shards whose leader is not known here.
 func (s *shards) leaderless() []int {
 	var without []int

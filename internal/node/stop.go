@@ -14,6 +14,10 @@ import (
 // client would keep open for ever, such as a watch of the health service.
 const lingerMax = 2 * time.Second
 
+// forwardedMax bounds how long of that calls are waited for that another node carries out: one
+// that is cut off may have been carried out, and its caller is told no more than that.
+const forwardedMax = time.Second
+
 // Stop stops the node gracefully, see the package comment. It returns when that is done,
 // ctx ends or the stop has taken [Config].StopTimeout; further calls wait for the first
 // and return what it does. The error says what did not end well.
@@ -74,6 +78,10 @@ func (n *Node) closePorts(ctx context.Context, drained <-chan struct{}) error {
 	var failures []error
 	linger, done := context.WithTimeout(ctx, lingerMax)
 	defer done()
+	forwarded, settled := context.WithTimeout(linger, forwardedMax)
+	defer settled()
+	wait(forwarded, drained)
+	failures = append(failures, n.shards.disconnect())
 	if !wait(linger, drained) {
 		n.public.Stop()
 		n.internal.Stop()
@@ -95,7 +103,8 @@ func (n *Node) closePorts(ctx context.Context, drained <-chan struct{}) error {
 func (n *Node) abandon(failures ...error) error {
 	go n.public.Stop()
 	go n.internal.Stop()
-	go n.port.Close() //nolint:errcheck // nobody is left to be told
+	go n.shards.disconnect() //nolint:errcheck // nobody is left to be told
+	go n.port.Close()        //nolint:errcheck // nor here
 	for _, server := range n.httpServers() {
 		go server.Close() //nolint:errcheck // nor here
 	}

@@ -105,7 +105,7 @@ func Open(cfg Config) (*Router, error) {
 	}
 	opening.Wait()
 	if err := errors.Join(failures...); err != nil {
-		return nil, errors.Join(err, r.Close(context.Background()))
+		return nil, errors.Join(err, r.Close(context.Background()), r.Disconnect())
 	}
 	return r, nil
 }
@@ -204,7 +204,8 @@ func (r *Router) Call(to Leader) (grpc.ClientConnInterface, error) {
 }
 
 // Close hands over what this node leads, answers whoever is waiting, and closes every
-// replica. Where the context ends first the rest is done without waiting.
+// replica. Where the context ends first the rest is done without waiting. Calls that were
+// forwarded go on until [Router.Disconnect], and no others are.
 func (r *Router) Close(ctx context.Context) error {
 	failures := make([]error, len(r.replicas))
 	var closing sync.WaitGroup
@@ -217,6 +218,15 @@ func (r *Router) Close(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true
+	return errors.Join(failures...)
+}
+
+// Disconnect closes the connections to other nodes. The outcome of what was forwarded over
+// them and is not answered yet is unknown. It comes after Close.
+func (r *Router) Disconnect() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var failures []error
 	for _, conn := range r.calls {
 		failures = append(failures, conn.Close())
 	}
