@@ -595,6 +595,42 @@ func TestANewcomerIsLookedForAtEveryAddress(t *testing.T) {
 	})
 }
 
+// A node that is stopped while it reads a shard does not keep those that it leads already.
+func TestStopWhileAShardIsRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.startThree()
+		w.stop("n1")
+		n1 := w.start("n1", func(c *Config) {
+			c.Logger = slog.New(slowly{Handler: c.Logger.Handler(), of: 1, takes: 5 * time.Minute})
+		})
+		time.Sleep(time.Minute)
+		if !n1.shards.Replica(0).Leader().Self {
+			t.Fatal("it leads nothing")
+		}
+		delete(w.nodes, "n1")
+		stopped := after(func() {
+			if err := n1.Stop(context.Background()); err == nil {
+				t.Error("it stopped in the middle of a read")
+			}
+		})
+		time.Sleep(time.Second)
+		for i := range 12 {
+			w.admits(fmt.Sprint("key", i), "n2", "n3")
+		}
+		select {
+		case <-stopped:
+			t.Error("it had stopped before")
+		default:
+		}
+		<-stopped
+		time.Sleep(5 * time.Minute) // the process would have ended
+		if err := errors.Join(n1.Router().Close(t.Context()), n1.Router().Disconnect()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A signal may have come before the start was over.
 func TestStopRightAfterTheStart(t *testing.T) {
 	for range 20 {

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 
 	"google.golang.org/grpc"
@@ -59,6 +60,17 @@ func (s *shards) Call(leader shard.Leader) (grpc.ClientConnInterface, error) {
 		return router.Call(leader)
 	}
 	return nil, actor.ErrNoLeader
+}
+
+// handOver gives the shards that are led here to others, where there are some.
+func (s *shards) handOver(ctx context.Context) {
+	var giving sync.WaitGroup
+	for i := range s.each {
+		if replica := s.each[i].replica.Load(); replica != nil && replica.Leads() {
+			giving.Go(func() { _ = replica.TransferLeadership(ctx, "") }) // best effort, as in any stop
+		}
+	}
+	giving.Wait()
 }
 
 // disconnect ends what was forwarded and is not answered yet.

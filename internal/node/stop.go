@@ -43,7 +43,11 @@ func (n *Node) stop(ctx context.Context) error {
 	draining.Go(n.internal.GracefulStop)
 	drained := after(draining.Wait)
 
-	// What opens the shards cannot be interrupted; the rest ends at once.
+	// What opens the shards cannot be interrupted; the rest ends at once. Those that are open
+	// already, and led here, are for others to serve meanwhile.
+	if n.shards.router.Load() == nil {
+		n.shards.handOver(ctx)
+	}
 	if !wait(ctx, after(n.work.Wait)) {
 		return n.abandon(errors.New("the shards are still being opened, or the disk hangs"))
 	}
