@@ -74,6 +74,11 @@ const (
 	ConnectionWindow = 1 << 20
 )
 
+// callIdle is how long a connection to a node outlives the last call that was forwarded to it.
+// gRPC dials a node that it has lost again and again, by default for half an hour: also one
+// that was replaced, at whose address its successor refuses each of these connections.
+const callIdle = time.Minute
+
 // Router holds a node's replicas, one for each shard.
 type Router struct {
 	cfg      Config
@@ -162,7 +167,7 @@ func (r *Router) ShardOf(id admission.Identity) int { return id.Shard(len(r.repl
 func (r *Router) Replica(shard int) *Replica { return r.replicas[shard] }
 
 // Call returns a connection to another node's internal gRPC server, for a call that is
-// forwarded. The connection is shared and stays open; it is made when it is used.
+// forwarded. The connection is shared; it is made when it is used, and kept for callIdle.
 func (r *Router) Call(to Leader) (grpc.ClientConnInterface, error) {
 	target := raft.ServerID(to.ServerID)
 	r.mu.Lock()
@@ -189,6 +194,7 @@ func (r *Router) Call(to Leader) (grpc.ClientConnInterface, error) {
 		}),
 		// A connection whose other end is gone without a word is noticed.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second}),
+		grpc.WithIdleTimeout(callIdle),
 		grpc.WithStaticStreamWindowSize(StreamWindow),
 		grpc.WithStaticConnWindowSize(ConnectionWindow),
 		// Whether a call may be sent again is decided where its outcome is understood.
