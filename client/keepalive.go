@@ -19,9 +19,12 @@ const renewAtLeast = 10 * time.Millisecond
 // deadline if none succeeds until then.
 //
 // Renew only work that is known to go on: what hangs and is renewed keeps everybody
-// else out, for up to 7 days. The reservation's context has no Deadline from then on, so that a
-// timeout of the work's own holds, however long; one that is longer than the window and was set
-// before does not.
+// else out, for up to 7 days.
+//
+// Call it before contexts with a timeout are made from the reservation's: from then on that has
+// no Deadline, so that a timeout of the work's own ends it, however long. One that is longer than
+// the window and was made before never fires, since package context leaves it to the deadline
+// that is being moved.
 func (r *Reservation) KeepAlive(ctx context.Context) (stop func()) {
 	r.ownership.renew()
 	bound, cancel := r.Within(ctx)

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -46,7 +47,7 @@ func (c cluster) Members(ctx context.Context) []rpc.Member {
 	}
 	n.membership.Observe(n.servers()) // what the shards know by now
 	contacts := n.membership.ExchangeOnce(ctx, n.port)
-	seats := n.countSeats()
+	seats := n.countSeats(state.ID())
 	var members []rpc.Member
 	best := 0 // rank of the last one
 	for _, m := range n.membership.Directory().Members() {
@@ -134,24 +135,34 @@ func (n *Node) servers() map[raft.ServerID]raft.ServerAddress {
 	return servers
 }
 
-// seats is in how many shards each server is.
+// seats is in how many shards each server is, of those that this node is in as far as it knows.
 type seats struct {
-	shards int // whose members this node knows
+	shards int
 	of     map[raft.ServerID]int
 }
 
-func (n *Node) countSeats() seats {
-	counted := seats{of: make(map[raft.ServerID]int)}
+func (n *Node) countSeats(self raft.ServerID) seats {
 	router := n.shards.router.Load()
 	if router == nil {
-		return counted
+		return seats{}
 	}
-	for i := range router.Shards() {
-		servers := router.Replica(i).Group().Configuration().Servers
-		if len(servers) > 0 {
-			counted.shards++
+	configurations := make([]raft.Configuration, router.Shards())
+	for i := range configurations {
+		configurations[i] = router.Replica(i).Group().Configuration()
+	}
+	return seatsIn(configurations, self)
+}
+
+// seatsIn counts them as a node knows them. A shard that the node is not in counts for nothing:
+// its log is still being sent to the node, and others may have come and gone since.
+func seatsIn(configurations []raft.Configuration, self raft.ServerID) seats {
+	counted := seats{of: make(map[raft.ServerID]int)}
+	for _, configuration := range configurations {
+		if !slices.ContainsFunc(configuration.Servers, func(server raft.Server) bool { return server.ID == self }) {
+			continue
 		}
-		for _, server := range servers {
+		counted.shards++
+		for _, server := range configuration.Servers {
 			counted.of[server.ID]++
 		}
 	}
