@@ -269,8 +269,8 @@ func TestBenchPreparesWithinItsTime(t *testing.T) {
 		}
 	})
 	t.Run("where nobody is", func(t *testing.T) {
-		_, code, said := bench(t, t.Context(), "storm", "--endpoints", "127.0.0.1:1", "--duration", "300ms")
-		want := "the time of --duration (300ms) was over when 0 of 1 keys were committed: cannot connect to 127.0.0.1:1: connection refused"
+		_, code, said := bench(t, t.Context(), "storm", "--endpoints", "127.0.0.1:1", "--duration", "1s")
+		want := "the time of --duration (1s) was over when 0 of 1 keys were committed: cannot connect to 127.0.0.1:1: connection refused"
 		if code != reason.ExitFailure || !strings.Contains(said, want) {
 			t.Errorf("exit code %d: %s", code, said)
 		}

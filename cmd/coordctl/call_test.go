@@ -151,7 +151,7 @@ func TestEveryReasonHasItsExitCode(t *testing.T) {
 		s.answers(failed(reason.Error(row.Reason, "")))
 		within := "10s"
 		if row.Code == codes.Unavailable {
-			within = "500ms" // it is tried again until then
+			within = "2s" // it is tried again until then
 		}
 		base := []string{"--endpoints", address, "--timeout", within}
 		code, stdout, stderr := command(t, append(base, "reserve", "k")...)
@@ -235,7 +235,7 @@ func TestADoubtStays(t *testing.T) {
 		return nil, reason.Error(reason.NoLeader, "")
 	}
 	s := &stub{reserve: unknown}
-	code, _, stderr := command(t, "--endpoints", serve(t, s), "--timeout", "500ms", "reserve", "k")
+	code, _, stderr := command(t, "--endpoints", serve(t, s), "--timeout", "2s", "reserve", "k")
 	if code != reason.ExitUnavailable || !strings.Contains(stderr, "OUTCOME_UNKNOWN") || !strings.Contains(stderr, "--attempt-id") {
 		t.Errorf("exit code %d, stderr %q", code, stderr)
 	}
@@ -276,7 +276,7 @@ func expectDoubt(t *testing.T, after error, stays bool) {
 		last := reason.Of(after)
 		want, exit = string(last.Reason), last.ExitCode
 	}
-	code, _, stderr := command(t, "--endpoints", serve(t, s), "--timeout", "250ms", "-o", "json", "reserve", "k")
+	code, _, stderr := command(t, "--endpoints", serve(t, s), "--timeout", "1s", "-o", "json", "reserve", "k")
 	var shown map[string]errorJSON
 	if err := json.Unmarshal([]byte(stderr), &shown); err != nil {
 		t.Fatalf("%q: %v", stderr, err)
