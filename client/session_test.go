@@ -162,18 +162,25 @@ func (s *slowStream) Send(message *coordinatorv1.SessionRequest) error {
 	return err
 }
 
+// dialSlow returns a client of that service, whose calls share a stream, and what makes them.
+func dialSlow(t *testing.T, node *slowService) (*Client, *sharing) {
+	t.Helper()
+	c, err := Dial([]string{"127.0.0.1:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := c.router.endpoints[0].service
+	s.service = node
+	s.underWay.Add(sessionFrom)
+	return c, s
+}
+
 // A call may be encoded after its caller has given it up: what it was given for bytes is the
 // caller's again by then, and what is sent is what was meant.
 func TestBytesOfACallThatWasGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := &slowService{take: make(chan struct{})}
-		c, err := Dial([]string{"127.0.0.1:1"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := c.router.endpoints[0].service
-		s.service = node
-		s.underWay.Add(sessionFrom)
+		c, _ := dialSlow(t, node)
 		ctx, giveUp := context.WithCancel(t.Context())
 		ended := make(chan error)
 		body := []byte("mine")
@@ -202,13 +209,7 @@ func TestBytesOfACallThatWasGivenUp(t *testing.T) {
 func TestCallsThatAreGivenUpUnsent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node := &slowService{take: make(chan struct{})}
-		c, err := Dial([]string{"127.0.0.1:1"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := c.router.endpoints[0].service
-		s.service = node
-		s.underWay.Add(sessionFrom)
+		c, s := dialSlow(t, node)
 		r := &Reservation{client: c, token: "t"}
 		for range 30 {
 			ctx, giveUp := context.WithCancel(t.Context())

@@ -595,15 +595,21 @@ func TestANewcomerIsLookedForAtEveryAddress(t *testing.T) {
 	})
 }
 
+// reading starts three nodes, and n1 once more: then it takes five minutes to read shard 1.
+func (w *world) reading() (n1 *Node) {
+	w.t.Helper()
+	w.startThree()
+	w.stop("n1")
+	return w.start("n1", func(c *Config) {
+		c.Logger = slog.New(slowly{Handler: c.Logger.Handler(), of: 1, takes: 5 * time.Minute})
+	})
+}
+
 // A node that is stopped while it reads a shard does not keep those that it leads already.
 func TestStopWhileAShardIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.startThree()
-		w.stop("n1")
-		n1 := w.start("n1", func(c *Config) {
-			c.Logger = slog.New(slowly{Handler: c.Logger.Handler(), of: 1, takes: 5 * time.Minute})
-		})
+		n1 := w.reading()
 		time.Sleep(time.Minute)
 		if !n1.shards.Replica(0).Leader().Self {
 			t.Fatal("it leads nothing")
@@ -720,11 +726,7 @@ func (s slowly) Handle(ctx context.Context, record slog.Record) error {
 func TestAShardThatIsReadForLonger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.startThree()
-		w.stop("n1")
-		n1 := w.start("n1", func(c *Config) {
-			c.Logger = slog.New(slowly{Handler: c.Logger.Handler(), of: 1, takes: 5 * time.Minute})
-		})
+		n1 := w.reading()
 		for at := range 4 {
 			time.Sleep(time.Minute)
 			for i := range 12 {
