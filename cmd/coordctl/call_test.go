@@ -446,11 +446,11 @@ func TestConnectionsThatFailAreToldInWords(t *testing.T) {
 
 	for endpoint, want := range map[string]string{
 		closed.Addr().String():  "cannot connect to " + closed.Addr().String() + ": connection refused",
-		silent.Addr().String():  "the time of --timeout (400ms) was over before " + silent.Addr().String() + " answered as a coordinator",
+		silent.Addr().String():  "the time of --timeout (1s) was over before " + silent.Addr().String() + " answered as a coordinator",
 		foreign.Addr().String(): foreign.Addr().String() + " does not answer as a coordinator: it hangs, or is something else",
 		breaking:                "the connection to " + breaking + " broke before there was an answer",
 	} {
-		code, _, stderr := command(t, "--endpoints", endpoint, "--timeout", "400ms", "reserve", "k")
+		code, _, stderr := command(t, "--endpoints", endpoint, "--timeout", "1s", "reserve", "k")
 		if code != reason.ExitUnavailable || !strings.Contains(stderr, ": "+want) || strings.Contains(stderr, "desc =") {
 			t.Errorf("%s: exit code %d, %q, want %q", endpoint, code, stderr, want)
 		}
