@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -26,6 +27,20 @@ type text struct{ to *string }
 func (t text) parse(s string) error { *t.to = s; return nil }
 func (t text) String() string       { return *t.to }
 func (text) kind() string           { return "text" }
+
+// file is the name of one that is read. As an empty one it would be a port in plain text that was
+// meant not to be.
+type file struct{ to *string }
+
+func (f file) parse(s string) error {
+	if strings.TrimSpace(s) == "" {
+		return errors.New("is empty: name a file, or leave it out")
+	}
+	*f.to = s
+	return nil
+}
+func (f file) String() string { return *f.to }
+func (file) kind() string     { return "file" }
 
 type onOff struct{ to *bool }
 

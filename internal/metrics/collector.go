@@ -96,6 +96,9 @@ func (c *collector) collectCalls(to sink, port Port) {
 		}
 	}
 	to.gauge(c.sessions, float64(port.Calls.Sessions()), port.Name)
+	if port.NotAfter != nil {
+		to.gauge(c.certificateEnds, float64(port.NotAfter().Unix()), port.Name)
+	}
 }
 
 // expected reports whether a series is there from the start, at 0: so that the first such

@@ -12,6 +12,7 @@ import (
 type described struct {
 	buildInfo, nodeInfo, ready, shards  *prometheus.Desc
 	diskFree, diskFreeMin, storageFull  *prometheus.Desc
+	certificateEnds                     *prometheus.Desc
 	up, hasLeader, isLeader, term       *prometheus.Desc
 	leaderChanges                       *prometheus.Desc
 	applied, commit, last               *prometheus.Desc
@@ -41,6 +42,8 @@ func describe() (d described, c *catalogue) {
 	d.diskFree = c.gauge("disk_free_bytes", "Free space where the data directory lies, as it was looked at last.")
 	d.diskFreeMin = c.gauge("disk_free_bytes_min", "Free space below which no new keys are taken (--free-bytes-min).")
 	d.storageFull = c.gauge("storage_full", "1 while new keys are refused for want of disk space.")
+
+	d.certificateEnds = c.gauge("certificate_expiry_timestamp_seconds", "When the certificate that a port shows is over, in seconds since 1970: of client, or of peer. Nothing for one that speaks plain text.", "port")
 
 	c.section = "Calls"
 	d.calls = c.counter("calls_total",

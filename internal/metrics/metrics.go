@@ -48,6 +48,8 @@ type Port struct {
 	// Expected shows series that are 0, where the first increase of them matters.
 	Expected bool
 	Calls    *rpc.Calls
+	// NotAfter is when the certificate that the port shows is over; nil: it shows none.
+	NotAfter func() time.Time
 }
 
 // Disk is the free space where the data directory lies.

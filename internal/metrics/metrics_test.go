@@ -58,7 +58,10 @@ func testConfig() Config {
 		Version: "v1.2.3", NodeID: "n1", ClusterID: func() string { return "c1" }, Ready: func() bool { return true },
 		Disk:   func() Disk { return Disk{FreeBytes: 1000, Known: true, FreeBytesMin: 200} },
 		Shards: 2, Numbers: func(i int) (shard.Numbers, bool) { return led(i), true },
-		Ports: []Port{{Name: "client", Expected: true, Calls: rpc.NewCalls()}, {Name: "peer", Calls: rpc.NewCalls()}},
+		Ports: []Port{
+			{Name: "client", Expected: true, Calls: rpc.NewCalls(), NotAfter: func() time.Time { return time.Unix(500, 0) }},
+			{Name: "peer", Calls: rpc.NewCalls()},
+		},
 		Actor: actor.Default(),
 	}
 }
@@ -119,13 +122,16 @@ func TestWhatIsShown(t *testing.T) {
 		`coordinator_disk_free_bytes`:                   1000,
 		`coordinator_disk_free_bytes_min`:               200,
 		`coordinator_storage_full`:                      0,
-		`coordinator_shard_up{shard="1"}`:               1,
-		`coordinator_shard_is_leader{shard="0"}`:        1,
-		`coordinator_shard_has_leader{shard="0"}`:       1,
-		`coordinator_shard_term{shard="0"}`:             7,
-		`coordinator_shard_applied_index{shard="0"}`:    40,
-		`coordinator_shard_commit_index{shard="0"}`:     41,
-		`coordinator_shard_last_index{shard="0"}`:       42,
+
+		`coordinator_certificate_expiry_timestamp_seconds{port="client"}`: 500,
+
+		`coordinator_shard_up{shard="1"}`:            1,
+		`coordinator_shard_is_leader{shard="0"}`:     1,
+		`coordinator_shard_has_leader{shard="0"}`:    1,
+		`coordinator_shard_term{shard="0"}`:          7,
+		`coordinator_shard_applied_index{shard="0"}`: 40,
+		`coordinator_shard_commit_index{shard="0"}`:  41,
+		`coordinator_shard_last_index{shard="0"}`:    42,
 
 		`coordinator_shard_leader_changes_total{shard="0"}`:             4,
 		`coordinator_follower_behind_entries{node="n2",shard="0"}`:      5,

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/atmostonce/coordinator/internal/actor"
+	"github.com/atmostonce/coordinator/internal/certs"
 	"github.com/atmostonce/coordinator/internal/membership"
 	"github.com/atmostonce/coordinator/internal/peer"
 	"github.com/atmostonce/coordinator/internal/raftfsm"
@@ -52,8 +53,13 @@ type Config struct {
 	HTTPListen string
 	// MetricsListen is the host:port of /metrics. Empty: there are none.
 	MetricsListen string
-	// Insecure permits listening on addresses that are not loopback, without TLS and
-	// without asking anybody who they are.
+	// TLS is what the ports for clients show, /livez, /readyz and /metrics included, and with
+	// whose signature a client of the gRPC services has to come. Without files they speak plain
+	// text; without Authorities every client is taken.
+	TLS certs.Files
+	// PeerTLS is what nodes show each other: all three files, or none for plain text.
+	PeerTLS certs.Files
+	// Insecure permits listening on addresses that are not loopback without the above.
 	Insecure bool
 
 	// StopTimeout bounds a graceful stop, 100 ms to 10 min.
@@ -132,6 +138,9 @@ func (c *Config) Validate() error {
 		return wrong("node-id", "is not valid: %v", err)
 	}
 	if err := c.validatePeers(); err != nil {
+		return err
+	}
+	if err := c.validateTLS(); err != nil {
 		return err
 	}
 	if err := c.validateAddresses(); err != nil {
@@ -219,9 +228,9 @@ func (c *Config) validateAddresses() error {
 		if err := checkAddress(listen.address, true); err != nil {
 			return wrong(listen.setting, "%v", err)
 		}
-		if !c.Insecure && !loopback(listen.address) {
-			return wrong(listen.setting, "%s can be reached from other machines, and there is no TLS and no authentication yet: "+
-				"listen on a loopback address such as 127.0.0.1, or accept that with --insecure", listen.address)
+		if enough, needs := c.protected(listen.setting); !enough && !c.Insecure && !loopback(listen.address) {
+			return wrong(listen.setting, "%s can be reached from other machines, and has no protection: give it %s, "+
+				"listen on a loopback address such as 127.0.0.1, or accept that with --insecure", listen.address, needs)
 		}
 	}
 	for _, dialed := range []struct{ setting, address string }{

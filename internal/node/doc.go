@@ -22,7 +22,8 @@
 //     disk to which cluster the node belongs.
 //  3. Shards are created only until all of them have been; from then on a missing one
 //     is an error.
-//  4. Without [Config].Insecure nothing listens but on loopback addresses.
+//  4. Without [Config].Insecure nothing listens but on loopback addresses, or encrypted; and
+//     through a port that others reach, nothing can be done by who does not show a certificate.
 //  5. A node whose data directory, or a part of it, was deleted or replaced ends within a
 //     second or two.
 //  6. No panic of a call ends the process, or reaches its caller as anything but
@@ -39,6 +40,6 @@
 //
 // One finds the cluster and opens the shards, and then exchanges addresses; one
 // watches each shard's leader for the health service; one hands over what a node leads
-// beyond its share; one watches the data directory and the free space; the gRPC and HTTP servers have their
+// beyond its share; one looks at the certificates of each port that has some; one watches the data directory and the free space; the gRPC and HTTP servers have their
 // own. All end within Stop.
 package node

@@ -19,9 +19,12 @@ func (n *Node) registerMetrics(client, peer *rpc.Calls) (err error) {
 		Disk:      n.disk,
 		Shards:    n.shards.count,
 		Numbers:   n.shards.numbers,
-		Ports:     []metrics.Port{{Name: "client", Expected: true, Calls: client}, {Name: "peer", Calls: peer}},
-		Actor:     n.cfg.Actor,
-		Logger:    n.cfg.Logger,
+		Ports: []metrics.Port{
+			{Name: "client", Expected: true, Calls: client, NotAfter: notAfter(n.security.clients)},
+			{Name: "peer", Calls: peer, NotAfter: notAfter(n.security.peers)},
+		},
+		Actor:  n.cfg.Actor,
+		Logger: n.cfg.Logger,
 	})
 	return err
 }

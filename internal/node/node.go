@@ -15,6 +15,7 @@ import (
 
 	"github.com/hashicorp/raft"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 
 	"github.com/atmostonce/coordinator/internal/membership"
@@ -31,6 +32,7 @@ type Node struct {
 	cfg        Config
 	lock       *membership.Lock
 	file       *membership.File
+	security   security
 	membership *membership.Membership
 	port       *peer.Port
 	shards     *shards
@@ -82,6 +84,7 @@ func Start(ctx context.Context, cfg Config) (*Node, error) {
 	n.serve()
 	n.work.Go(n.run)
 	n.work.Go(func() { n.watchDisk(n.ctx) })
+	n.watchCertificates()
 	return n, nil
 }
 
@@ -106,6 +109,9 @@ func (c *Config) withDefaults() {
 // taken when it fails is for undo.
 func (n *Node) prepare(ctx context.Context) (err error) {
 	cfg := &n.cfg
+	if n.security, err = openSecurity(cfg); err != nil {
+		return err
+	}
 	if n.lock, err = membership.Acquire(ctx, cfg.DataDir); err != nil {
 		return err
 	}
@@ -189,8 +195,10 @@ func (n *Node) openPort(state *membership.State, life peer.Life, listener net.Li
 	cfg.StorageFull = n.storageFull.Load
 	n.membership = membership.New(cfg)
 	port := peer.Default()
-	port.Listener = listener
-	port.Dial = n.cfg.Dial
+	port.Listener, port.Dial = listener, n.cfg.Dial
+	if secured := n.security.peers; secured != nil {
+		port.Listener, port.Dial = secured.Listener(listener), secured.Dialer(n.cfg.Dial)
+	}
 	port.Self, port.Life = state.ID(), life
 	port.Advertise = peerAddress
 	port.Hello = n.membership.Hello
@@ -214,7 +222,8 @@ func (n *Node) register() error {
 		Closing:     n.ctx.Done(),
 		Calls:       []*rpc.Calls{rpc.NewCalls(), rpc.NewCalls()},
 	}
-	n.public, n.internal = newServer(&n.cfg), newServer(&n.cfg)
+	n.public = newServer(&n.cfg, n.security.forClients(n.cfg.Logger))
+	n.internal = newServer(&n.cfg, insecure.NewCredentials()) // the peer port is encrypted as a whole
 	if err := rpc.Register(calls, n.public, n.internal); err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
@@ -23,8 +24,8 @@ import (
 )
 
 // newServer returns a gRPC server as both ports have one.
-func newServer(cfg *Config) *grpc.Server {
-	return grpc.NewServer(append(rpc.ServerOptions(),
+func newServer(cfg *Config, accept credentials.TransportCredentials) *grpc.Server {
+	return grpc.NewServer(append(rpc.ServerOptions(accept),
 		grpc.MaxConcurrentStreams(cfg.StreamsMax),
 		grpc.MaxHeaderListSize(64<<10),
 		// What says nothing, or no HTTP/2, keeps a file no longer than on the peer port.
@@ -167,7 +168,7 @@ func (n *Node) openHTTP(setting, address string, handler http.Handler) (*http.Se
 		ErrorLog:          slog.NewLogLogger(n.cfg.Logger.Handler(), slog.LevelDebug),
 	}
 	n.serverWork.Go(func() {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(n.security.forLooks(listener)); !errors.Is(err, http.ErrServerClosed) {
 			n.fail(fmt.Errorf("serve http on %s: %w", listener.Addr(), err))
 		}
 	})

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
@@ -29,11 +29,12 @@ import (
 // ServerOptions are the options that a server for these services must have: the bounds
 // on messages and on what is sent ahead, the codec that lets a message that is too large or
 // does not decode be answered with INVALID_ARGUMENT, and what large answers are counted by.
-func ServerOptions() []grpc.ServerOption {
+// Connections are accepted with the credentials.
+func ServerOptions(accept credentials.TransportCredentials) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(receivedBytesMax),
 		grpc.ForceServerCodecV2(tolerantCodec{encoding.GetCodecV2(proto.Name)}),
-		grpc.Creds(linking{insecure.NewCredentials()}),
+		grpc.Creds(linking{accept}),
 		grpc.StaticStreamWindowSize(shard.StreamWindow),
 		grpc.StaticConnWindowSize(shard.ConnectionWindow),
 	}

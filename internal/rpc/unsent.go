@@ -210,7 +210,7 @@ func (l linking) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, 
 	if err != nil {
 		return nil, nil, err
 	}
-	return linkedConn{conn, &link{}}, info, nil
+	return linkedConn{conn, raw, &link{}}, info, nil
 }
 
 // Clone implements credentials.TransportCredentials.
@@ -220,12 +220,14 @@ func (l linking) Clone() credentials.TransportCredentials {
 
 type linkedConn struct {
 	net.Conn
+	raw  net.Conn // below the credentials
 	link *link
 }
 
-// Close implements net.Conn. gRPC takes no more for the connection before it closes it.
+// Close implements net.Conn. gRPC takes no more for the connection before it closes it. TLS would
+// take up to 5 s to say goodbye to a client that does not read, and HTTP/2 has ends of its own.
 func (c linkedConn) Close() error {
-	err := c.Conn.Close()
+	err := c.raw.Close()
 	c.link.broken()
 	return err
 }

@@ -21,6 +21,8 @@ var floors = []string{
 	"internal/admission",
 	"internal/alarm",
 	"internal/histogram",
+	"internal/certs",
+	"internal/certs/certstest",
 	"internal/disk",
 	"internal/store",
 	"internal/raftlog",

@@ -1,0 +1,241 @@
+package certs_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/atmostonce/coordinator/internal/certs"
+	"github.com/atmostonce/coordinator/internal/certs/certstest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func open(t *testing.T, files certs.Files, log io.Writer) *certs.Keeper {
+	t.Helper()
+	keeper, err := certs.Open(files, slog.New(slog.NewTextHandler(log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return keeper
+}
+
+func TestWhatIsWrongWithAFileIsNamed(t *testing.T) {
+	dir := t.TempDir()
+	authority := certstest.New(t, "one")
+	good := authority.Write(t, dir)
+	other := authority.Write(t, filepath.Join(dir, "other"))
+	put := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		certstest.Put(t, path, []byte(text))
+		return path
+	}
+	words := put("words.pem", "hello\n")
+	broken := put("broken.pem", "-----BEGIN CERTIFICATE-----\naGVsbG8=\n-----END CERTIFICATE-----\n")
+	large := put("large.pem", strings.Repeat("\n", certs.FileBytesMax+1))
+	absent := filepath.Join(dir, "absent.pem")
+
+	for name, test := range map[string]struct {
+		change func(*certs.Files)
+		part   certs.Part
+		want   string
+	}{
+		"no certificate":          {func(f *certs.Files) { f.Certificate = absent }, certs.Certificate, absent + " cannot be read: no such file or directory"},
+		"a directory":             {func(f *certs.Files) { f.Certificate = dir }, certs.Certificate, "is a directory"},
+		"no key":                  {func(f *certs.Files) { f.Key = absent }, certs.Key, absent + " cannot be read"},
+		"no authorities":          {func(f *certs.Files) { f.Authorities = absent }, certs.Authorities, absent + " cannot be read"},
+		"words for a certificate": {func(f *certs.Files) { f.Certificate = words }, certs.Certificate, words + " holds no certificate in PEM"},
+		"words for a key":         {func(f *certs.Files) { f.Key = words }, certs.Key, words + " holds no private key in PEM"},
+		"words for authorities":   {func(f *certs.Files) { f.Authorities = words }, certs.Authorities, words + " holds no certificate in PEM"},
+		"a key for a certificate": {func(f *certs.Files) { f.Certificate = f.Key }, certs.Certificate, "holds no certificate in PEM"},
+		"a certificate for a key": {func(f *certs.Files) { f.Key = f.Certificate }, certs.Key, "is not the key of "},
+		"another's key":           {func(f *certs.Files) { f.Key = other.Key }, certs.Key, other.Key + " is not the key of " + good.Certificate},
+		"a broken certificate":    {func(f *certs.Files) { f.Certificate = broken }, certs.Certificate, broken + " holds a certificate that cannot be read: "},
+		"too large a file":        {func(f *certs.Files) { f.Authorities = large }, certs.Authorities, "it is larger than 1048576 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			files := good
+			test.change(&files)
+			_, err := certs.Open(files, slog.New(slog.DiscardHandler))
+			var wrong *certs.FileError
+			if !errors.As(err, &wrong) || wrong.Part != test.part || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want part %d and %q", err, test.part, test.want)
+			}
+		})
+	}
+}
+
+// exchange says something over a connection, and hears it again.
+func exchange(t *testing.T, server, client *certs.Keeper) error {
+	t.Helper()
+	raw, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	secured := server.Listener(raw)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		conn, err := secured.Accept()
+		if err != nil {
+			return
+		}
+		_, _ = io.CopyN(conn, conn, 5)
+		_ = conn.Close()
+	}()
+	defer func() { _ = raw.Close(); <-done }()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	conn, err := client.Dialer(func(ctx context.Context, address string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", address)
+	})(ctx, raw.Addr().String())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := conn.Write([]byte("hello")); err != nil {
+		return err
+	}
+	heard := make([]byte, 5)
+	if _, err := io.ReadFull(conn, heard); err != nil {
+		return err
+	}
+	if string(heard) != "hello" {
+		t.Errorf("heard %q", heard)
+	}
+	return nil
+}
+
+// Both ends show what an authority has signed that the other one believes, or nothing is said.
+func TestBothEndsAreAsked(t *testing.T) {
+	ours, theirs := certstest.New(t, "ours"), certstest.New(t, "theirs")
+	dir := t.TempDir()
+	good := ours.Write(t, filepath.Join(dir, "good"))
+	stranger := theirs.Write(t, filepath.Join(dir, "stranger"))
+	over := ours.Write(t, filepath.Join(dir, "over"))
+	elsewhere := ours.Write(t, filepath.Join(dir, "elsewhere"))
+	put := func(files certs.Files, notAfter time.Time, host string) {
+		certificate, key := ours.Sign(t, notAfter, host)
+		certstest.Put(t, files.Certificate, certificate)
+		certstest.Put(t, files.Key, key)
+	}
+	put(over, time.Now().Add(-time.Hour), "127.0.0.1")
+	put(elsewhere, time.Now().Add(time.Hour), "n1.example.com")
+
+	for name, test := range map[string]struct {
+		server, client certs.Files
+		want           string // "": they talk
+	}{
+		"both as they should be":         {good, good, ""},
+		"nobody is asked":                {certs.Files{Certificate: good.Certificate, Key: good.Key}, certs.Files{Authorities: good.Authorities}, ""},
+		"a client without one":           {good, certs.Files{Authorities: good.Authorities}, "certificate required"},
+		"a client of another authority":  {good, certs.Files{Certificate: stranger.Certificate, Key: stranger.Key, Authorities: good.Authorities}, "certificate"},
+		"a client whose own is over":     {good, over, "certificate"},
+		"a server of another authority":  {stranger, good, "signed by unknown authority"},
+		"a server whose own is over":     {over, good, "certificate has expired"},
+		"a server of another host":       {elsewhere, good, "127.0.0.1"},
+		"a client of the system's roots": {good, certs.Files{Certificate: good.Certificate, Key: good.Key}, "signed by unknown authority"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := exchange(t, open(t, test.server, io.Discard), open(t, test.client, io.Discard))
+			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+// A server that has nothing to show, and plain text, end a handshake and nothing else.
+func TestNothingIsSaidInPlainText(t *testing.T) {
+	files := certstest.New(t, "ours").Write(t, t.TempDir())
+	if err := exchange(t, open(t, certs.Files{Authorities: files.Authorities}, io.Discard), open(t, files, io.Discard)); err == nil {
+		t.Error("a server without a certificate was talked to")
+	}
+	near, far := net.Pipe()
+	server := tls.Server(far, open(t, files, io.Discard).Server())
+	done := make(chan error, 1)
+	go func() { done <- server.Handshake(); _ = far.Close() }()
+	_, _ = near.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"))
+	_, _ = io.Copy(io.Discard, near)
+	if err := <-done; err == nil {
+		t.Error("plain text was taken")
+	}
+	_ = near.Close()
+}
+
+// Nobody speaks anything older than TLS 1.3.
+func TestOldVersions(t *testing.T) {
+	files := certstest.New(t, "ours").Write(t, t.TempDir())
+	keeper := open(t, files, io.Discard)
+	near, far := net.Pipe()
+	done := make(chan error, 1)
+	go func() { done <- tls.Server(far, keeper.ServerForAll()).Handshake(); _ = far.Close() }()
+	client := keeper.Client("127.0.0.1")
+	client.MinVersion, client.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
+	if err := tls.Client(near, client).Handshake(); err == nil || !strings.Contains(err.Error(), "protocol version") {
+		t.Errorf("got %v", err)
+	}
+	_ = near.Close()
+	if err := <-done; err == nil {
+		t.Error("TLS 1.2 was spoken")
+	}
+}
+
+// What is renewed is used from the next look on, and what does not belong together never is.
+func TestRenewal(t *testing.T) {
+	dir := t.TempDir()
+	authority, next := certstest.New(t, "one"), certstest.New(t, "two")
+	files := authority.Write(t, dir)
+	log := &strings.Builder{}
+	keeper := open(t, files, log)
+	synctest.Test(t, func(t *testing.T) {
+		first := keeper.NotAfter()
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan struct{})
+		go func() { defer close(done); keeper.Watch(ctx) }()
+		defer func() { cancel(); <-done }()
+		look := func() string {
+			time.Sleep(certs.LookEvery)
+			synctest.Wait()
+			told := log.String()
+			log.Reset()
+			return told
+		}
+		if told := look(); told != "" {
+			t.Errorf("nothing has changed: %s", told)
+		}
+		certificate, key := next.Sign(t, first.Add(time.Hour), "127.0.0.1")
+		certstest.Put(t, files.Certificate, certificate)
+		if told := look(); !strings.Contains(told, "level=ERROR") || !strings.Contains(told, "is not the key of") || keeper.NotAfter() != first {
+			t.Errorf("half renewed: %s, %v", told, keeper.NotAfter())
+		}
+		if told := look(); told != "" {
+			t.Errorf("told twice: %s", told)
+		}
+		certstest.Put(t, files.Key, key)
+		if told := look(); !strings.Contains(told, "were read again") || keeper.NotAfter().Equal(first) {
+			t.Errorf("renewed: %s, %v", told, keeper.NotAfter())
+		}
+		certstest.Put(t, files.Authorities, []byte("nothing"))
+		if told := look(); !strings.Contains(told, "holds no certificate") {
+			t.Errorf("lost authorities: %s", told)
+		}
+		certstest.Put(t, files.Authorities, next.PEM())
+		if told := look(); !strings.Contains(told, "were read again") {
+			t.Errorf("authorities: %s", told)
+		}
+	})
+	if err := exchange(t, keeper, keeper); err != nil {
+		t.Errorf("after the renewal: %v", err)
+	}
+}
