@@ -65,7 +65,7 @@ func (c *control) newBenchRun(name string, f *benchFlags, options []client.DialO
 		b.taken[call] = &histogram{}
 	}
 	dialed, err := client.Dial(c.endpoints, append(
-		c.dialOptions(client.WithDialer(b.words.dial), client.WithCallTimeout(c.timeout)), options...)...)
+		c.dialOptions(client.WithDialer(b.words.dial), client.WithTransportCredentials(noting{c.security.transport, b.words.undial}), client.WithCallTimeout(c.timeout)), options...)...)
 	if err != nil {
 		return nil, usagef("--endpoints: %v", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -14,7 +15,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
@@ -34,6 +34,7 @@ const (
 // connection is one endpoint. It is dialed when it is first called.
 type connection struct {
 	endpoint    string
+	encrypted   bool
 	undialed    atomic.Pointer[error] // why it was not connected to, the last time
 	dialed      atomic.Bool           // whether it was, the last time
 	grpc        *grpc.ClientConn
@@ -47,11 +48,11 @@ func (c *control) connect(i int) (*connection, error) {
 		c.connections = make([]*connection, len(c.endpoints))
 	}
 	if c.connections[i] == nil {
-		made := &connection{endpoint: c.endpoints[i]}
+		made := &connection{endpoint: c.endpoints[i], encrypted: c.security.encrypted()}
 		// Names are looked up as they are dialed, so that it is known why one was not.
 		opened, err := grpc.NewClient("passthrough:///"+made.endpoint,
 			grpc.WithContextDialer(made.dial),
-			grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithTransportCredentials(noting{c.security.transport, func(_ string, err error) { made.undialed.Store(&err) }}),
 			grpc.WithUnaryInterceptor(c.naming),
 			grpc.WithNoProxy(), // nodes are named as they are reached
 			grpc.WithDisableServiceConfig(),
@@ -135,7 +136,10 @@ func (c *connection) inWords(failure reason.Failure, sent bool, bound string) st
 	case over:
 		return bound + " was over before " + c.endpoint + " was connected to"
 	}
-	return c.endpoint + " does not answer as a coordinator: it hangs, or is something else"
+	if c.encrypted {
+		return c.endpoint + " does not answer as a coordinator: it hangs, is something else, or asks for another certificate than --" + tlsCertFlag
+	}
+	return c.endpoint + " does not answer as a coordinator: it hangs, is something else, or speaks TLS, as with --" + tlsCAFlag
 }
 
 // rootCause is what is at the bottom of a failed dial, such as "connection refused".
@@ -152,7 +156,7 @@ func rootCause(err error) string {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return "no answer in time"
 	}
-	return err.Error()
+	return strings.TrimPrefix(err.Error(), "tls: ")
 }
 
 func (c *control) close() {

@@ -390,7 +390,7 @@ func TestAFullStdout(t *testing.T) {
 		var stderr bytes.Buffer
 		s := &stub{reserve: grantedBy, pages: 1}
 		address := serve(t, s)
-		w := world{stdin: strings.NewReader(""), stdout: full{}, stderr: &stderr, environment: []string{endpointsVariable + "=" + address}}
+		w := world{stdin: strings.NewReader(""), stdout: full{}, stderr: &stderr, environment: []string{variableOf(endpointsFlag) + "=" + address}}
 		code := run(t.Context(), w, line)
 		if code != reason.ExitFailure || !strings.Contains(stderr.String(), "no space") || strings.Count(stderr.String(), "\n") != 1 {
 			t.Errorf("%v: exit code %d, %q", line, code, stderr.String())
@@ -447,7 +447,7 @@ func TestConnectionsThatFailAreToldInWords(t *testing.T) {
 	for endpoint, want := range map[string]string{
 		closed.Addr().String():  "cannot connect to " + closed.Addr().String() + ": connection refused",
 		silent.Addr().String():  "the time of --timeout (1s) was over before " + silent.Addr().String() + " answered as a coordinator",
-		foreign.Addr().String(): foreign.Addr().String() + " does not answer as a coordinator: it hangs, or is something else",
+		foreign.Addr().String(): foreign.Addr().String() + " does not answer as a coordinator: it hangs, is something else, or speaks TLS, as with --tls-ca",
 		breaking:                "the connection to " + breaking + " broke before there was an answer",
 	} {
 		code, _, stderr := command(t, "--endpoints", endpoint, "--timeout", "1s", "reserve", "k")

@@ -19,10 +19,8 @@ import (
 const (
 	// environmentPrefix begins the name of every variable that is this program's.
 	environmentPrefix = "COORDCTL_"
-	endpointsVariable = environmentPrefix + "ENDPOINTS"
 	endpointsFlag     = "endpoints"
 	endpointsDefault  = "127.0.0.1:7420"
-	clusterVariable   = environmentPrefix + "CLUSTER"
 	clusterFlag       = "cluster"
 	timeoutDefault    = 5 * time.Second
 	// timeoutMost is what a longer --timeout is cut to, so that --wait fits on top.
@@ -61,8 +59,8 @@ leader or loses an answer, the same call goes to the next of --endpoints, and ro
 again until --timeout is over: a repetition is the same attempt, so nothing happens
 twice.
 
-There is no TLS and no authentication yet: it speaks in plain text, and --principal is
-taken at its word.`
+It speaks plain text unless one of the flags --tls and so on is given. --principal is taken
+at its word.`
 
 // control is one run of the program.
 type control struct {
@@ -71,6 +69,7 @@ type control struct {
 
 	endpoints []string
 	cluster   string // its id; "": whichever answers
+	security  security
 	output    string
 	timeout   time.Duration
 	// exitOffset is what is added to the exit code of a failure; see [exitOfRun].
@@ -114,15 +113,16 @@ func (c *control) root() *cobra.Command {
 	root.SetHelpCommand(help())
 	root.SetHelpFunc(c.helpOf(root.HelpFunc()))
 
-	endpoints := environment.Lookup(c.environment, endpointsVariable)
+	endpoints := environment.Lookup(c.environment, variableOf(endpointsFlag))
 	if endpoints == "" {
 		endpoints = endpointsDefault
 	}
 	flags := root.PersistentFlags()
 	flags.StringSliceVar(&c.endpoints, endpointsFlag, strings.Split(endpoints, ","),
-		"client addresses of nodes, host:port,…; "+endpointsVariable+" sets the default")
-	flags.StringVar(&c.cluster, clusterFlag, environment.Lookup(c.environment, clusterVariable),
-		"id of the cluster that they are of, as status shows it: no other one is asked for anything; "+clusterVariable+" sets the default")
+		"client addresses of nodes, host:port,…; "+variableOf(endpointsFlag)+" sets the default")
+	flags.StringVar(&c.cluster, clusterFlag, environment.Lookup(c.environment, variableOf(clusterFlag)),
+		"id of the cluster that they are of, as status shows it: no other one is asked for anything; "+variableOf(clusterFlag)+" sets the default")
+	c.securityFlags(flags)
 	flags.StringVarP(&c.output, "output", "o", "table", "how to show results: table or json")
 	flags.DurationVar(&c.timeout, "timeout", timeoutDefault,
 		"how long to try; a reserve with --wait has that on top; a listing has it for each page, bench for each call")
@@ -250,7 +250,8 @@ func unknownFlag(command *cobra.Command, written string) error {
 
 // check looks at the environment and at the flags that all commands have.
 func (c *control) check(command *cobra.Command) error {
-	if err := environment.Check(c.environment, environmentPrefix, []string{endpointsVariable, clusterVariable}); err != nil {
+	known := append(securityVariables(), variableOf(endpointsFlag), variableOf(clusterFlag))
+	if err := environment.Check(c.environment, environmentPrefix, known); err != nil {
 		return usageError{text: err.Error()}
 	}
 	if c.output != "table" && c.output != "json" {
@@ -263,24 +264,19 @@ func (c *control) check(command *cobra.Command) error {
 	for i, endpoint := range c.endpoints {
 		c.endpoints[i] = strings.TrimSpace(endpoint)
 	}
-	from := "--" + endpointsFlag
-	if !command.Flags().Changed(endpointsFlag) && environment.Lookup(c.environment, endpointsVariable) != "" {
-		from = endpointsVariable
-	}
 	if len(c.endpoints) == 0 {
-		return usagef("%s names no node", from)
+		return usagef("%s names no node", c.source(command, endpointsFlag))
+	}
+	if err := c.checkSecurity(command); err != nil {
+		return err
 	}
 	// The client connects to nothing before a call, and is the one that knows what can be an
 	// endpoint, and a cluster.
 	if err := checkDial(c.endpoints, client.WithInsecure()); err != nil {
-		return usagef("%s: %s", from, err)
+		return usagef("%s: %s", c.source(command, endpointsFlag), err)
 	}
 	if err := checkDial(c.endpoints, c.dialOptions()...); err != nil {
-		from := "--" + clusterFlag
-		if !command.Flags().Changed(clusterFlag) {
-			from = clusterVariable
-		}
-		return usagef("%s: %s", from, err)
+		return usagef("%s: %s", c.source(command, clusterFlag), err)
 	}
 	return nil
 }
@@ -296,7 +292,7 @@ func checkDial(endpoints []string, options ...client.DialOption) error {
 
 // dialOptions are those of a client of the cluster.
 func (c *control) dialOptions(more ...client.DialOption) []client.DialOption {
-	options := []client.DialOption{client.WithInsecure()}
+	options := []client.DialOption{client.WithTransportCredentials(c.security.transport)}
 	if c.cluster != "" {
 		options = append(options, client.WithCluster(c.cluster))
 	}

@@ -92,7 +92,7 @@ func (r *runner) run(ctx context.Context) error {
 	defer signal.Stop(r.signals)
 
 	var err error
-	r.client, err = client.Dial(r.endpoints, r.dialOptions(client.WithDialer(r.dial),
+	r.client, err = client.Dial(r.endpoints, r.dialOptions(client.WithDialer(r.dial), client.WithTransportCredentials(noting{r.security.transport, r.undial}),
 		client.WithCallTimeout(r.timeout), client.WithSettleTimeout(r.flags.settle))...)
 	if err != nil {
 		return usagef("--endpoints: %v", err)
@@ -120,12 +120,15 @@ func (r *runner) run(ctx context.Context) error {
 func (r *runner) dial(ctx context.Context, address string) (net.Conn, error) {
 	opened, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	if err != nil {
-		r.undialed.Store(&dialFailure{address, err})
+		r.undial(address, err)
 		return nil, err
 	}
 	r.dialed.Store(true)
 	return opened, nil
 }
+
+// undial keeps in mind why a node could not be spoken to.
+func (r *runner) undial(address string, err error) { r.undialed.Store(&dialFailure{address, err}) }
 
 // tell says something to who wants to hear more.
 func (r *runner) tell(format string, arguments ...any) {

@@ -38,7 +38,7 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(env *testscript.Env) error {
-			env.Setenv(endpointsVariable, address)
+			env.Setenv(variableOf(endpointsFlag), address)
 			// Under the race detector a process would sleep a second before it exits.
 			env.Setenv("GORACE", "atexit_sleep_ms=0")
 			return inputs(env)

@@ -89,7 +89,7 @@ func TestAFileThatCannotBeUsed(t *testing.T) {
 		change(&cfg)
 		_, err := Start(t.Context(), cfg)
 		var wrong *SettingError
-		if !errors.As(err, &wrong) || wrong.Setting != setting || wrong.Problem != "names "+absent+" cannot be read: no such file or directory" {
+		if !errors.As(err, &wrong) || wrong.Setting != setting || wrong.Problem != "names "+absent+", which cannot be read: no such file or directory" {
 			t.Errorf("%s: %v", setting, err)
 		}
 	}

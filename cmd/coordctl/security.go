@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/atmostonce/coordinator/internal/certs"
+	"github.com/atmostonce/coordinator/internal/environment"
+)
+
+// The flags by which connections are encrypted.
+const (
+	tlsFlag     = "tls"
+	tlsCAFlag   = "tls-ca"
+	tlsCertFlag = "tls-cert"
+	tlsKeyFlag  = "tls-key"
+)
+
+// variableOf returns the environment variable that sets a flag's default.
+func variableOf(flag string) string {
+	return environmentPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// security is how connections are encrypted; nothing given: they are not.
+type security struct {
+	tls       bool
+	files     certs.Files
+	transport credentials.TransportCredentials // what comes of it; nil until it was checked
+}
+
+// encrypted reports whether connections are.
+func (s *security) encrypted() bool { return s.tls || s.files.Given() }
+
+func (c *control) securityFlags(flags *pflag.FlagSet) {
+	on, _ := strconv.ParseBool(environment.Lookup(c.environment, variableOf(tlsFlag))) // what is neither is refused in checkSecurity
+	flags.BoolVar(&c.security.tls, tlsFlag, on,
+		"encrypt, and believe the authorities of this system; any of the following encrypts, too; "+variableOf(tlsFlag)+" and so on set the defaults")
+	for flag, file := range map[string]struct {
+		to    *string
+		usage string
+	}{
+		tlsCAFlag:   {&c.security.files.Authorities, "PEM file with the authorities of which one has signed what a node shows"},
+		tlsCertFlag: {&c.security.files.Certificate, "PEM file with the certificate that a node is shown"},
+		tlsKeyFlag:  {&c.security.files.Key, "PEM file with the key of --" + tlsCertFlag},
+	} {
+		flags.StringVar(file.to, flag, environment.Lookup(c.environment, variableOf(flag)), file.usage)
+	}
+}
+
+// securityVariables are those that set the defaults of the flags.
+func securityVariables() []string {
+	return []string{variableOf(tlsFlag), variableOf(tlsCAFlag), variableOf(tlsCertFlag), variableOf(tlsKeyFlag)}
+}
+
+// checkSecurity reads the files.
+func (c *control) checkSecurity(command *cobra.Command) error {
+	s := &c.security
+	if text := environment.Lookup(c.environment, variableOf(tlsFlag)); text != "" {
+		if _, err := strconv.ParseBool(text); err != nil {
+			return usagef("%s is %q, it must be true or false", variableOf(tlsFlag), text)
+		}
+	}
+	switch {
+	case command.Flags().Changed(tlsFlag) && !s.tls && s.files.Given():
+		return usagef("--%s is false, and files are given to encrypt with", tlsFlag)
+	case s.files.Certificate != "" && s.files.Key == "":
+		return usagef("--%s is missing: it is the key of --%s", tlsKeyFlag, tlsCertFlag)
+	case s.files.Key != "" && s.files.Certificate == "":
+		return usagef("--%s is missing: --%s is of no use without it", tlsCertFlag, tlsKeyFlag)
+	case !s.encrypted():
+		s.transport = insecure.NewCredentials()
+		return nil
+	}
+	opened, err := certs.Open(s.files, slog.New(slog.DiscardHandler))
+	if file := (*certs.FileError)(nil); errors.As(err, &file) {
+		flag := [...]string{certs.Certificate: tlsCertFlag, certs.Key: tlsKeyFlag, certs.Authorities: tlsCAFlag}[file.Part]
+		return usagef("%s names %s, which %s", c.source(command, flag), file.Path, file.Problem)
+	}
+	if err != nil {
+		return err
+	}
+	s.transport = credentials.NewTLS(opened.Client(""))
+	return nil
+}
+
+// source is where the value of a flag is from.
+func (c *control) source(command *cobra.Command, flag string) string {
+	if !command.Flags().Changed(flag) && environment.Lookup(c.environment, variableOf(flag)) != "" {
+		return variableOf(flag)
+	}
+	return "--" + flag
+}
+
+// noting are credentials that keep in mind why a connection came to nothing: what gRPC makes of it
+// is not for people.
+type noting struct {
+	credentials.TransportCredentials
+	failed func(address string, err error)
+}
+
+// ClientHandshake implements [credentials.TransportCredentials].
+func (n noting) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := n.TransportCredentials.ClientHandshake(ctx, authority, raw)
+	if err != nil {
+		if errors.Is(err, io.EOF) {
+			err = errNoTLS
+		}
+		n.failed(authority, err)
+		return nil, nil, err
+	}
+	return notedConn{conn, func(err error) { n.failed(authority, err) }}, info, nil
+}
+
+// Clone implements [credentials.TransportCredentials].
+func (n noting) Clone() credentials.TransportCredentials {
+	return noting{n.TransportCredentials.Clone(), n.failed}
+}
+
+// errNoTLS is what a node that speaks plain text makes of TLS.
+var errNoTLS = errors.New("it ended the connection in place of speaking TLS")
+
+// notedConn keeps in mind what the far end has against this one: in TLS 1.3 it says so only after
+// the handshake.
+type notedConn struct {
+	net.Conn
+	failed func(error)
+}
+
+// Read implements [net.Conn].
+func (c notedConn) Read(into []byte) (int, error) {
+	n, err := c.Conn.Read(into)
+	var alert tls.AlertError
+	if errors.As(err, &alert) {
+		c.failed(alert)
+	}
+	return n, err
+}

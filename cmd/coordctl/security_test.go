@@ -1,0 +1,120 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/atmostonce/coordinator/internal/certs"
+	"github.com/atmostonce/coordinator/internal/certs/certstest"
+	"github.com/atmostonce/coordinator/internal/node"
+	"github.com/atmostonce/coordinator/internal/reason"
+)
+
+// startSecured starts a node by itself that speaks TLS, and waits for it.
+func startSecured(t *testing.T, files certs.Files) string {
+	t.Helper()
+	cfg := node.Default()
+	cfg.DataDir = filepath.Join(t.TempDir(), "data")
+	cfg.Listen, cfg.FreeBytesMin, cfg.TLS = "127.0.0.1:0", 0, files
+	n, err := node.Start(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if err := n.Stop(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	<-n.Ready()
+	return n.Address().String()
+}
+
+// in runs one command line in an environment.
+func in(t *testing.T, environment []string, arguments ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, err bytes.Buffer
+	w := world{stdin: strings.NewReader(""), stdout: &out, stderr: &err, environment: environment, signals: make(chan os.Signal, signalsMost)}
+	code = run(t.Context(), w, arguments)
+	return code, out.String(), err.String()
+}
+
+// Every command speaks TLS where it is told to, with the certificate that it is given.
+func TestTLS(t *testing.T) {
+	leakless(t)
+	ours, theirs := certstest.New(t, "ours"), certstest.New(t, "theirs")
+	files, stranger := ours.Write(t, t.TempDir()), theirs.Write(t, t.TempDir())
+	asks := startSecured(t, files)
+	takesAll := startSecured(t, certs.Files{Certificate: files.Certificate, Key: files.Key})
+	plain := startSecured(t, certs.Files{})
+
+	ca := []string{"--tls-ca", files.Authorities}
+	own := []string{"--tls-ca", files.Authorities, "--tls-cert", files.Certificate, "--tls-key", files.Key}
+	for name, test := range map[string]struct {
+		endpoint string
+		flags    []string
+		want     string // of what is said; "": it is done
+	}{
+		"as it should be":           {asks, own, ""},
+		"nobody is asked":           {takesAll, ca, ""},
+		"more than is asked for":    {takesAll, own, ""},
+		"the system's authorities":  {takesAll, []string{"--tls"}, "cannot connect to " + takesAll + ": failed to verify certificate: x509: certificate signed by unknown authority"},
+		"of another authority":      {takesAll, []string{"--tls-ca", stranger.Authorities}, "signed by unknown authority"},
+		"TLS to a node without":     {plain, ca, "cannot connect to " + plain + ": "},
+		"plain text to a node with": {takesAll, nil, takesAll + " does not answer as a coordinator: it hangs, is something else, or speaks TLS, as with --tls-ca"},
+		"no certificate":            {asks, ca, "certificate"},
+		"another's certificate":     {asks, append(ca, "--tls-cert", stranger.Certificate, "--tls-key", stranger.Key), "certificate"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, words := range [][]string{{"reserve", name}, {"shards"}, {"bench", "pairs", "--count", "3", "--no-progress"}} {
+				timeout := "30s"
+				if test.want != "" {
+					timeout = "1s"
+				}
+				code, _, stderr := in(t, nil, append(append(words, "--endpoints", test.endpoint, "--timeout", timeout), test.flags...)...)
+				switch {
+				case test.want == "" && (code != 0 || stderr != ""):
+					t.Errorf("%v: exit code %d, %s", words, code, stderr)
+				case test.want != "" && code != reason.ExitUnavailable:
+					t.Errorf("%v: exit code %d, %s", words, code, stderr)
+				case words[0] != "bench" && !strings.Contains(stderr, test.want) || strings.Contains(stderr, "desc ="):
+					t.Errorf("%v: %q, want %q", words, stderr, test.want)
+				}
+			}
+		})
+	}
+	environment := []string{"COORDCTL_TLS_CA=" + files.Authorities, "COORDCTL_TLS_CERT=" + files.Certificate, "COORDCTL_TLS_KEY=" + files.Key}
+	if code, _, stderr := in(t, environment, "shards", "--endpoints", asks); code != 0 {
+		t.Errorf("by the environment: exit code %d, %s", code, stderr)
+	}
+}
+
+// What does not fit together is said before anything is asked.
+func TestWhatIsWrongWithTLSFlags(t *testing.T) {
+	files := certstest.New(t, "ours").Write(t, t.TempDir())
+	absent := filepath.Join(t.TempDir(), "absent.pem")
+	for _, test := range []struct {
+		environment, flags []string
+		want               string
+	}{
+		{nil, []string{"--tls-cert", files.Certificate}, "--tls-key is missing: it is the key of --tls-cert"},
+		{nil, []string{"--tls-key", files.Key}, "--tls-cert is missing: --tls-key is of no use without it"},
+		{nil, []string{"--tls-ca", absent}, "--tls-ca names " + absent + ", which cannot be read: no such file or directory"},
+		{nil, []string{"--tls-ca", ""}, "--tls-ca is empty"},
+		{nil, []string{"--tls=false", "--tls-ca", files.Authorities}, "--tls is false, and files are given to encrypt with"},
+		{[]string{"COORDCTL_TLS_CA=" + absent}, nil, "COORDCTL_TLS_CA names " + absent},
+		{[]string{"COORDCTL_TLS=perhaps"}, nil, `COORDCTL_TLS is "perhaps", it must be true or false`},
+		{[]string{"COORDCTL_TLS_CRT=x"}, nil, "unknown environment variable COORDCTL_TLS_CRT; the nearest that there is: COORDCTL_TLS_CERT"},
+	} {
+		code, stdout, stderr := in(t, test.environment, append([]string{"shards"}, test.flags...)...)
+		if code != reason.ExitUsage || stdout != "" || !strings.Contains(stderr, test.want) {
+			t.Errorf("%v %v: exit code %d, %q, want %q", test.environment, test.flags, code, stderr, test.want)
+		}
+	}
+}
