@@ -280,7 +280,8 @@ func (n *Node) serve() {
 	state := n.file.State()
 	n.cfg.Logger.Info("listening", "node", string(state.ID()), "version", n.cfg.Version, "data_dir", n.cfg.DataDir,
 		"grpc", n.listener.Addr().String(), "client_address", n.membership.Directory().ClientAddress(state.ID()),
-		"peers", n.port.Advertised(), "shards", state.Shards)
+		"client_tls", n.cfg.TLS.Given(), "clients_are_asked", n.cfg.TLS.Authorities != "",
+		"peers", n.port.Advertised(), "peer_tls", n.cfg.PeerTLS.Given(), "shards", state.Shards)
 }
 
 // run finds the cluster, opens the shards, and keeps the members informed.
