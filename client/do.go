@@ -70,10 +70,12 @@ var ErrOmitted = errors.New("it was done before, and its response could not be s
 //     function does not run again.
 //   - an error after which it cannot have acted: the reservation is released, with the
 //     error's text as its reason, and the next caller's function runs. See [IsUncertain] for which errors are not that.
-//   - an uncertain error: nothing is released. The reservation lapses, and [WithOnLapse]
-//     says what that means.
-//   - a panic, or runtime.Goexit: under [Reopen] it is released with that as its reason,
-//     under [Hold] nothing that is uncertain is ever released. The panic goes on.
+//   - an uncertain error, and after its context has ended every one but what is marked with
+//     [NotApplied]: nothing is released. The reservation lapses, and [WithOnLapse] says what
+//     that means.
+//   - a panic, or runtime.Goexit: under [Reopen], and while its context has not ended, it is
+//     released with that as its reason; under [Hold] nothing that is uncertain is ever
+//     released. The panic goes on.
 //
 // Do returns the function's error as it is. All others are those of [Client.Reserve].
 func (c *Client) Do(ctx context.Context, id Identity, run func(context.Context, *Reservation) (Response, error), options ...DoOption) (Result, error) {
@@ -107,9 +109,13 @@ func (c *Client) Do(ctx context.Context, id Identity, run func(context.Context, 
 		r.giveUp(ctx, reasonGoneBy)
 		return Result{}, err
 	}
-	response, err := r.run(ctx, cfg, run)
+	response, ended, err := r.run(ctx, cfg, run)
 	if err != nil {
-		if !IsUncertain(err, r.onLapse) {
+		onLapse := r.onLapse
+		if ended {
+			onLapse = Hold // what was cut off says in many words that it failed: only a mark is certain
+		}
+		if !IsUncertain(err, onLapse) {
 			r.giveUp(ctx, err.Error())
 		} else {
 			r.ownership.end(err)
@@ -128,8 +134,11 @@ func (c *Client) Do(ctx context.Context, id Identity, run func(context.Context, 
 }
 
 // run runs the function, and gives the reservation up if it does not return and the key
-// reopens.
-func (r *Reservation) run(ctx context.Context, cfg doConfig, run func(context.Context, *Reservation) (Response, error)) (Response, error) {
+// reopens. ended says that the function's context had ended by the time it returned: by its
+// caller, with the ownership, or since it has committed or released by itself.
+func (r *Reservation) run(
+	ctx context.Context, cfg doConfig, run func(context.Context, *Reservation) (Response, error),
+) (response Response, ended bool, err error) {
 	bound, cancel := r.Within(ctx)
 	defer cancel()
 	if cfg.keepAlive {
@@ -140,15 +149,15 @@ func (r *Reservation) run(ctx context.Context, cfg doConfig, run func(context.Co
 	defer func() {
 		switch {
 		case returned:
-		case r.onLapse == Reopen:
+		case r.onLapse == Reopen && bound.Err() == nil:
 			r.giveUp(ctx, "the function panicked")
 		default:
 			r.ownership.end(errPanicked)
 		}
 	}()
-	response, err := run(bound, r)
+	response, err = run(bound, r)
 	returned = true
-	return response, err
+	return response, bound.Err() != nil, err
 }
 
 // errPanicked is the cause of the end of a reservation whose function did not return.

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/atmostonce/coordinator/client"
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
@@ -79,6 +81,7 @@ func TestDoAfterAFailure(t *testing.T) {
 		{"not applied", returns(client.Response{}, client.NotApplied(cut)), client.Reopen, client.StateReleased},
 		{"not applied, held", returns(client.Response{}, client.NotApplied(errOwn)), client.Hold, client.StateReleased},
 		{"cut off", returns(client.Response{}, cut), client.Reopen, client.StatePending},
+		{"cut off, as gRPC says it", returns(client.Response{}, fmt.Errorf("charge: %w", status.Error(codes.DeadlineExceeded, "late"))), client.Reopen, client.StatePending},
 		{"a panic", panics, client.Reopen, client.StateReleased},
 		{"a panic, held", panics, client.Hold, client.StatePending},
 		{"an exit", exits, client.Reopen, client.StateReleased},
@@ -111,8 +114,62 @@ func TestDoAfterAFailure(t *testing.T) {
 				if panicked != nil && panicked != "boom" {
 					t.Errorf("panicked with %v", panicked)
 				}
-				if err != nil && !errors.Is(err, errOwn) && !errors.Is(err, context.DeadlineExceeded) {
+				if err != nil && !errors.Is(err, errOwn) && !errors.Is(err, context.DeadlineExceeded) && status.Code(err) != codes.DeadlineExceeded {
 					t.Errorf("not the function's error: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// What a function says whose context had ended is no more than that it was cut off, in whatever
+// words, unless it is marked: what it began may go on. So it is where it has committed by itself,
+// which is never followed by a release.
+func TestDoAfterItsContextHasEnded(t *testing.T) {
+	gone := func(err error) func(context.Context, *client.Reservation, func()) error {
+		return func(ctx context.Context, _ *client.Reservation, cancel func()) error {
+			cancel()
+			<-ctx.Done()
+			return err
+		}
+	}
+	for _, row := range []struct {
+		name  string
+		run   func(ctx context.Context, r *client.Reservation, cancel func()) error
+		state client.State
+	}{
+		{"the caller's", gone(errOwn), client.StatePending},
+		{"the caller's, and it panics", func(ctx context.Context, r *client.Reservation, cancel func()) error {
+			panic(gone(errOwn)(ctx, r, cancel))
+		}, client.StatePending},
+		{"the caller's, and it knows better", gone(client.NotApplied(errOwn)), client.StateReleased},
+		{"the ownership", func(ctx context.Context, _ *client.Reservation, _ func()) error {
+			<-ctx.Done()
+			return errOwn
+		}, client.StateLapsed},
+		{"by a Commit that fails", func(ctx context.Context, r *client.Reservation, _ func()) error {
+			over, cancel := context.WithCancel(context.Background())
+			cancel()
+			return errors.New(r.Commit(over, client.Response{}).Error())
+		}, client.StatePending},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := dial(t, start(t, 1))
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				func() {
+					defer func() { _ = recover() }()
+					_, err := c.Do(ctx, id("k"), func(ctx context.Context, r *client.Reservation) (client.Response, error) {
+						return client.Response{}, row.run(ctx, r, cancel)
+					}, client.WithPendingTTL(time.Minute))
+					if err == nil {
+						t.Error("it succeeded")
+					}
+				}()
+				time.Sleep(time.Second) // the owner's deadline comes before that of its record
+				if got := state(t, c, "k"); got != row.state {
+					t.Errorf("%v, want %v", got, row.state)
 				}
 			})
 		})

@@ -171,6 +171,13 @@ func TestUncertain(t *testing.T) {
 		{nil, false, false},
 		{plain, false, true},
 		{cut, true, true},
+		// What a call says that was cut off: gRPC's is none of context's errors.
+		{status.FromContextError(context.DeadlineExceeded).Err(), true, true},
+		{fmt.Errorf("x: %w", status.Error(codes.Canceled, "x")), true, true},
+		{status.Error(codes.Unavailable, "x"), false, true},
+		{NotApplied(status.Error(codes.Canceled, "x")), false, false},
+		// It was done, by its own words.
+		{fmt.Errorf("x: %w", &CommitError{Err: plain}), true, true},
 		{Uncertain(plain), true, true},
 		{NotApplied(plain), false, false},
 		{NotApplied(cut), false, false},

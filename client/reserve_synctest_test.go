@@ -347,7 +347,7 @@ func TestDoIsLost(t *testing.T) {
 			<-ctx.Done()
 			time.Sleep(time.Second)
 			other = granted(t, c, "k2")
-			return client.Response{}, errOwn
+			return client.Response{}, client.NotApplied(errOwn)
 		}, client.WithPendingTTL(time.Second))
 		want(t, err, errOwn)
 		if got := state(t, c, "k2"); got != client.StatePending {

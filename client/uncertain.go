@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
 
@@ -36,19 +37,29 @@ func NotApplied(err error) error {
 //   - Under [Hold] whatever is not marked is uncertain. Most errors of an order or a
 //     payment are those of a connection, and Hold was chosen because twice is worse than
 //     not at all.
-//   - Under [Reopen] a context that has ended is uncertain: something was cut off. Every
+//   - Under [Reopen] a context that has ended is uncertain, since something was cut off,
+//     whether it is told by an error of package context or by a gRPC status, CANCELLED or
+//     DEADLINE_EXCEEDED. So is a [*CommitError], which says that something was done. Every
 //     other error is taken at its word, that nothing happened and nothing will.
+//
+// [Client.Do] knows more, and takes every error that is not marked for uncertain once the
+// function's context has ended.
 func IsUncertain(err error, onLapse OnLapse) bool {
-	var mark *outcomeError
+	var (
+		mark *outcomeError
+		done *CommitError
+	)
 	switch {
 	case err == nil:
 		return false
 	case errors.As(err, &mark):
 		return !mark.certain
-	case onLapse != Reopen:
+	case onLapse != Reopen, errors.As(err, &done), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return true
 	}
-	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	// The status that gRPC makes of a context that has ended is none of context's errors.
+	code := status.Code(err)
+	return code == codes.Canceled || code == codes.DeadlineExceeded
 }
 
 // outcomeError is a marked error.

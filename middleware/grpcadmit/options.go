@@ -87,7 +87,8 @@ func WithResponseLimit(bytes int) Option { return func(g *guard) { g.ResponseLim
 //
 // It returns [Default] to leave it to the rule. It is not asked about errors that are marked
 // with [client.Uncertain] or [client.NotApplied], nor about those of a context that has ended,
-// which are uncertain; and [MarkUncertain], [MarkNotApplied] and [MarkDone] count most.
+// DEADLINE_EXCEEDED and CANCELLED, which are uncertain; and [MarkUncertain], [MarkNotApplied]
+// and [MarkDone] count most.
 func WithClassifier(classify func(Outcome) Verdict) Option {
 	return func(g *guard) { g.classifier = classify }
 }

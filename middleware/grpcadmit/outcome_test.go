@@ -117,6 +117,9 @@ func TestMarksAndClassifier(t *testing.T) {
 		if o.Status.Code() == codes.Internal && o.Response == nil {
 			return grpcadmit.Store
 		}
+		if o.Status.Code() == codes.DeadlineExceeded {
+			return grpcadmit.Release
+		}
 		return grpcadmit.Default
 	}
 	for name, test := range map[string]struct {
@@ -126,6 +129,9 @@ func TestMarksAndClassifier(t *testing.T) {
 		"done":              {func(context.Context, *structpb.Struct) (any, error) { return order("done"), nil }, "stored"},
 		"a soft failure":    {func(context.Context, *structpb.Struct) (any, error) { return order("soft failure"), nil }, "released"},
 		"final by the rule": {func(context.Context, *structpb.Struct) (any, error) { return nil, status.Error(codes.Internal, "x") }, "stored"},
+		"cut off, of which the classifier knows no more": {func(context.Context, *structpb.Struct) (any, error) {
+			return nil, status.Error(codes.DeadlineExceeded, "x")
+		}, "uncertain"},
 		"marked uncertain": {func(ctx context.Context, _ *structpb.Struct) (any, error) {
 			grpcadmit.MarkUncertain(ctx)
 			return order("soft failure"), nil
