@@ -23,6 +23,9 @@ const clusterKey = "coordinator-cluster"
 // forwardedKey marks a call that one node has forwarded to another.
 const forwardedKey = "coordinator-forwarded"
 
+// named reports whether it is known which cluster this client is for.
+func (r *router) named() bool { return r.cluster.Load() != nil }
+
 // naming names the cluster in a call's metadata. What is there already under the keys of the
 // coordinator is not this client's: it was passed on from another call, with what its caller had put
 // there.

@@ -82,7 +82,8 @@
 // After a cluster has been founded anew at the same addresses, dial again.
 //
 // While 16 or more calls are under way to one node they share a stream instead of having
-// one each, which costs both ends less; see [WithSessions]. Calls that ask to be held back
+// one each, which costs both ends less; see [WithSessions]. That begins once it is known which
+// cluster they are for, since a stream says so for all of its calls. Calls that ask to be held back
 // and those of more than 64 KiB do not. Where the stream breaks, what was under way is tried
 // again like any call whose connection broke.
 //

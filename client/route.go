@@ -98,7 +98,7 @@ func (r *router) node(address string) (*clusterNode, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &clusterNode{address: address, conn: conn, service: newSharing(conn, r.sessions)}
+	n := &clusterNode{address: address, conn: conn, service: newSharing(conn, r.sessions, r.named)}
 	r.nodes[address] = n
 	return n, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -73,6 +74,7 @@ func TestManyCallsShareAStream(t *testing.T) {
 		nodes.Latency(time.Millisecond)
 		var w wire
 		c := dial(t, nodes, w.watch(), client.WithSessions(true))
+		granted(t, c, "first") // from now on it knows its cluster
 		var won, pending, mismatched, replayed atomic.Int64
 		crowd(400, func(i int) {
 			key := fmt.Sprint("k", i%100)
@@ -118,6 +120,32 @@ func TestManyCallsShareAStream(t *testing.T) {
 		synctest.Wait()
 		if open := w.open.Load(); open != 0 {
 			t.Errorf("%d sessions are open after Close", open)
+		}
+	})
+}
+
+// A stream names its cluster once, as it is opened. So none is opened before that is known: what
+// was asked first of a node of another cluster would be carried out there from then on.
+func TestNoStreamIsSharedForAClusterThatIsNotKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nodes := start(t, 3)
+		nodes.Latency(time.Millisecond)
+		var named, nameless atomic.Int64
+		c := dial(t, nodes, client.WithSessions(true), client.WithDialOptions(grpc.WithChainStreamInterceptor(
+			func(ctx context.Context, description *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+				sent, _ := metadata.FromOutgoingContext(ctx)
+				if slices.Equal(sent.Get("coordinator-cluster"), []string{""}) {
+					nameless.Add(1)
+				} else {
+					named.Add(1)
+				}
+				return open(ctx, description, conn, method, options...)
+			})))
+		for round := range 2 {
+			crowd(100, func(i int) { granted(t, c, fmt.Sprint(round, "k", i)) })
+		}
+		if named.Load() == 0 || nameless.Load() != 0 {
+			t.Errorf("%d streams named their cluster, and %d named none", named.Load(), nameless.Load())
 		}
 	})
 }

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -38,7 +39,7 @@ func TestATryThatEndsWithItsSession(t *testing.T) {
 	for after := range 4 {
 		ended := make(chan struct{})
 		close(ended)
-		s := newSharing(nil, true)
+		s := newSharing(nil, true, func() bool { return true })
 		s.session = &session{calls: map[uint64]*sharedCall{}, queued: make(chan struct{}, 1), ended: ended}
 		request := &coordinatorv1.ReleaseRequest{}
 		came := deliver(&ending{Context: t.Context(), after: after}, s, request,
@@ -165,7 +166,7 @@ func (s *slowStream) Send(message *coordinatorv1.SessionRequest) error {
 // dialSlow returns a client of that service, whose calls share a stream, and what makes them.
 func dialSlow(t *testing.T, node *slowService) (*Client, *sharing) {
 	t.Helper()
-	c, err := Dial([]string{"127.0.0.1:1"})
+	c, err := Dial([]string{"127.0.0.1:1"}, WithCluster(strings.Repeat("0f", clusterIDLength/2)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,6 +31,7 @@ const (
 // did.
 type sharing struct {
 	service coordinatorv1.CoordinatorServiceClient // a stream for each call
+	named   func() bool                            // it is known which cluster calls are for
 
 	underWay atomic.Int64 // of the calls that may be shared
 	alone    atomic.Bool  // no sessions: they are not wanted, or the node knows none
@@ -42,9 +43,11 @@ type sharing struct {
 	running sync.WaitGroup // what sessions run behind the scenes
 }
 
-// newSharing returns the calls over a connection. Without sessions each has a stream.
-func newSharing(conn grpc.ClientConnInterface, sessions bool) *sharing {
-	s := &sharing{service: coordinatorv1.NewCoordinatorServiceClient(conn)}
+// newSharing returns the calls over a connection. Without sessions each has a stream. named
+// reports whether it is known which cluster the calls are for: a session says so once, for all
+// that it will ever carry, so that none is opened before.
+func newSharing(conn grpc.ClientConnInterface, sessions bool, named func() bool) *sharing {
+	s := &sharing{service: coordinatorv1.NewCoordinatorServiceClient(conn), named: named}
 	s.alone.Store(!sessions)
 	return s
 }
@@ -147,7 +150,7 @@ func (s *sharing) open(worth bool) *session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	full := !s.refused.IsZero() && time.Since(s.refused) < sessionIdle
-	if s.session != nil || s.closed || !worth || full || s.alone.Load() {
+	if s.session != nil || s.closed || !worth || full || s.alone.Load() || !s.named() {
 		return s.session
 	}
 	ctx, cancel := context.WithCancel(context.Background())
