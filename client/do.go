@@ -106,7 +106,7 @@ func (c *Client) Do(ctx context.Context, id Identity, run func(context.Context, 
 	}
 	if err := ctx.Err(); err != nil {
 		// What it would run under is over already: for once it is certain that nothing happened.
-		r.giveUp(ctx, reasonGoneBy)
+		r.giveUp(ctx, r.unused(reasonGoneBy))
 		return Result{}, err
 	}
 	response, ended, err := r.run(ctx, cfg, run)

@@ -28,7 +28,8 @@ type Reservation struct {
 	renewAt time.Duration // a third of the window after the last grant or Extend was sent
 }
 
-// Previous is how the attempt before a reservation ended.
+// Previous is how the attempt before a reservation ended. Attempts that nobody heard of, and that
+// this client has given back by itself, do not count where one before them has lapsed.
 type Previous struct {
 	// End is the way it ended.
 	End PreviousEnd
@@ -72,6 +73,9 @@ func previousOf(wire *coordinatorv1.Previous) Previous {
 		p.End = PreviousNone
 	case coordinatorv1.PreviousEnd_PREVIOUS_END_RELEASED:
 		p.End = PreviousReleased
+		if fence, ok := lapsedBefore(p.Reason); ok {
+			p = Previous{End: PreviousLapsed, Fence: fence}
+		}
 	case coordinatorv1.PreviousEnd_PREVIOUS_END_LAPSED:
 		p.End = PreviousLapsed
 	}

@@ -5,6 +5,8 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -264,7 +266,7 @@ func (a *attempt) granted(ctx context.Context, sent time.Duration, g *coordinato
 		return r, nil
 	}
 	// Nobody has acted on it, and nobody will.
-	if err := r.release(ctx, reasonOver, c.tryTimeout); err != nil {
+	if err := r.release(ctx, r.unused(reasonOver), c.tryTimeout); err != nil {
 		c.giveBack(ctx, r.giveBack)
 	}
 	return nil, errOver
@@ -274,11 +276,34 @@ func (a *attempt) granted(ctx context.Context, sent time.Duration, g *coordinato
 // apart by 500 ppm each.
 func share(window time.Duration) time.Duration { return window - window/1000 - 1 }
 
-// Reasons of releases that the client makes by itself.
+// Reasons of releases that the client makes by itself, of grants that nobody has acted on.
 const (
 	reasonOver   = "the grant was over when it arrived"
 	reasonGoneBy = "the caller was gone before it heard of the grant"
+	// reasonLapse is behind one of them where the attempt before had lapsed; its fence comes
+	// last.
+	reasonLapse = "; the attempt before it lapsed, with fence "
 )
+
+// unused is the reason of a release that nobody asked for. The coordinator tells an owner of the
+// one attempt before it. Where that is one which nobody heard of, the owner would not hear of a
+// lapse before: so that is passed on, and [previousOf] finds it there.
+func (r *Reservation) unused(why string) string {
+	if r.previous.End == PreviousLapsed {
+		why += reasonLapse + strconv.FormatUint(r.previous.Fence, 10)
+	}
+	return why
+}
+
+// lapsedBefore returns the fence of a lapse that was passed on in the reason of a release.
+func lapsedBefore(reason string) (fence uint64, ok bool) {
+	why, text, ok := strings.Cut(reason, reasonLapse)
+	if !ok || why != reasonOver && why != reasonGoneBy {
+		return 0, false
+	}
+	fence, err := strconv.ParseUint(text, 10, 64)
+	return fence, err == nil
+}
 
 // giveBackTTL is the window of a grant that is only asked for to be given back.
 const giveBackTTL = 10 * time.Second
@@ -300,14 +325,14 @@ func (a *attempt) giveBack(ctx context.Context) error {
 		return nil // an answer: it has ended, or never was
 	}
 	if g := got.message.GetGranted(); g != nil {
-		r := &Reservation{client: a.client, identity: a.identity, token: g.GetToken()}
+		r := &Reservation{client: a.client, identity: a.identity, token: g.GetToken(), previous: previousOf(g.GetPrevious())}
 		return r.giveBack(ctx)
 	}
 	return nil
 }
 
 func (r *Reservation) giveBack(ctx context.Context) error {
-	return r.release(ctx, reasonGoneBy, r.client.settleTimeout)
+	return r.release(ctx, r.unused(reasonGoneBy), r.client.settleTimeout)
 }
 
 func window(d *time.Duration) *durationpb.Duration {

@@ -140,6 +140,59 @@ func TestWhatNobodyHeardOfIsGivenBack(t *testing.T) {
 	})
 }
 
+// Between an attempt that went silent and the next owner there may be attempts that nobody heard
+// of. The owner is told of the one that went silent all the same.
+func TestALapseIsToldPastAttemptsThatNobodyHeardOf(t *testing.T) {
+	for name, unheard := range map[string]func(*testing.T, *cluster.Cluster, *client.Client){
+		"the answer was lost": func(t *testing.T, nodes *cluster.Cluster, c *client.Client) {
+			nodes.Network.Cut("n1", cluster.ClientHost)
+			_, err := c.Reserve(t.Context(), id("k"), client.WithReserveTimeout(soon))
+			want(t, err, client.ErrUnknown)
+			nodes.Network.HealAll()
+			time.Sleep(20 * time.Second)
+		},
+		"it was over when it arrived": func(t *testing.T, nodes *cluster.Cluster, c *client.Client) {
+			nodes.Latency(60 * time.Millisecond)
+			_, err := c.Reserve(t.Context(), id("k"), client.WithPendingTTL(100*time.Millisecond))
+			want(t, err, client.ErrLapsed)
+			nodes.Latency(0)
+		},
+		"its caller had gone": func(t *testing.T, nodes *cluster.Cluster, _ *client.Client) {
+			ctx, cancel := context.WithCancel(t.Context())
+			c := dial(t, nodes, intercept(func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+				defer cancel()
+				return invoke(ctx, method, request, reply, conn, options...)
+			}))
+			_, err := c.Do(ctx, id("k"), returns(client.Response{}, nil))
+			want(t, err, context.Canceled)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				nodes := start(t, 1)
+				c := dial(t, nodes)
+				silent := granted(t, c, "k", client.WithPendingTTL(time.Second))
+				time.Sleep(2 * time.Second)
+				for range 2 {
+					unheard(t, nodes, c)
+				}
+				record, err := c.Get(t.Context(), id("k"))
+				if wantNone(t, err); record.State != client.StateReleased || record.Attempt < 3 {
+					t.Fatalf("record: %+v", record)
+				}
+				owner := granted(t, c, "k")
+				if want := (client.Previous{End: client.PreviousLapsed, Fence: silent.Fence()}); owner.Previous() != want {
+					t.Errorf("previous: %+v, want %+v", owner.Previous(), want)
+				}
+				wantNone(t, owner.Release(t.Context(), "the owner says: the grant was over when it arrived; the attempt before it lapsed, with fence 7"))
+				if p := granted(t, c, "k").Previous(); p.End != client.PreviousReleased {
+					t.Errorf("a reason of an owner's own: %+v", p)
+				}
+			})
+		})
+	}
+}
+
 // It is not known whether the call arrived, and it did not: giving it back leaves nothing
 // that could block the key, whenever this process ends.
 func TestGivingBackWhatWasNeverGranted(t *testing.T) {
