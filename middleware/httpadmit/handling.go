@@ -45,7 +45,11 @@ func (h *handling) Judge(ended bool) verdict.Verdict {
 			return verdict.Verdict(said)
 		}
 	}
-	return verdict.Verdict(rule(r.head.status, h.OnLapse, r.silent, ended))
+	status := r.head.status
+	if r.fate == kept && passedOn(r.head.header, r.body) {
+		status = http.StatusServiceUnavailable
+	}
+	return verdict.Verdict(rule(status, h.OnLapse, r.silent, ended))
 }
 
 // Status implements admit.Handler.

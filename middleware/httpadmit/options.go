@@ -89,6 +89,9 @@ func WithNeverStored(headers ...string) Option { return func(g *guard) { g.unsto
 //     that answered 408, 5xx or nothing; a status that no answer has; and what
 //     http.TimeoutHandler answers for a handler that has not returned.
 //
+// What a guard downstream said by itself, passed on by the handler, counts as a 503 unless it is
+// final.
+//
 // It returns [Default] to leave it to the rule. [MarkUncertain], [MarkNotApplied] and
 // [MarkDone] count more.
 func WithClassifier(classify func(Outcome) Verdict) Option {

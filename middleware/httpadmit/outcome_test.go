@@ -10,6 +10,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -33,6 +35,28 @@ func state(t *testing.T, c *client.Client, key string) client.State {
 	return record.State
 }
 
+// passesOn is a handler that passes its requests on to a guarded one, where nobody knows what came
+// of the first, and what that answers to its caller.
+func passesOn(t *testing.T, becomes client.State, options ...httpadmit.Option) http.HandlerFunc {
+	t.Helper()
+	principal := fresh()
+	downstream := listen(t, httpadmit.New(shared.start(), append(options, caller(principal), httpadmit.WithStatus(httpadmit.CodeInDoubt, http.StatusTooEarly))...)(
+		http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { httpadmit.MarkUncertain(r.Context()) })))
+	post(t, downstream, "k")
+	eventually(t, becomes.String(), func() bool {
+		record, err := shared.start().Get(t.Context(), client.Identity{Principal: principal, Operation: "POST /v1/orders", Key: "k"})
+		return err == nil && record.State == becomes
+	})
+	to, err := url.Parse(downstream.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return (&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(to)
+		r.Out.Header.Set("Idempotency-Key", "k")
+	}}).ServeHTTP
+}
+
 // What the outcomes of handlers mean, under both kinds of lapse.
 func TestOutcomes(t *testing.T) {
 	answer := func(status int, body string) http.HandlerFunc {
@@ -48,6 +72,14 @@ func TestOutcomes(t *testing.T) {
 			w.WriteHeader(status)
 		}
 	}
+	problem := func(status int, of string, code httpadmit.Code) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/problem+json; charset=utf-8")
+			w.WriteHeader(status)
+			_, _ = fmt.Fprintf(w, `{"type": %q, "status": %d, "code": %q}`, of, status, code)
+		}
+	}
+	const docs = "https://shop.example/keys"
 	soft := httpadmit.WithClassifier(httpadmit.SoftFailure("success"))
 	const stored, released, pending = client.StateCommitted, client.StateReleased, client.StatePending
 	for i, c := range []struct {
@@ -63,6 +95,14 @@ func TestOutcomes(t *testing.T) {
 		{"a timeout", answer(408, "{}"), nil, released, pending},
 		{"a conflict", answer(409, "{}"), nil, released, released},
 		{"too many", answer(429, "{}"), nil, released, released},
+		{"in flight downstream", passesOn(t, client.StatePending), nil, released, pending},
+		{"in doubt downstream", passesOn(t, client.StateInDoubt, httpadmit.WithPendingTTL(100*time.Millisecond), httpadmit.WithOnLapse(client.Hold)), nil, released, pending},
+		{"away downstream, as it was told to say it", problem(400, docs+"#IDEMPOTENCY_UNAVAILABLE", httpadmit.CodeUnavailable), nil, released, pending},
+		{"lost downstream", problem(409, docs+"#IDEMPOTENCY_LOST", httpadmit.CodeLost), nil, released, pending},
+		{"late downstream", problem(409, docs+"#HANDLER_TIMEOUT", httpadmit.CodeHandlerTimeout), nil, released, pending},
+		{"a mismatch downstream", problem(409, docs+"#IDEMPOTENCY_KEY_REUSED", httpadmit.CodeMismatch), nil, released, released},
+		{"a problem of its own", problem(409, docs+"#SOLD_OUT", "SOLD_OUT"), nil, released, released},
+		{"a code that is no guard's", problem(409, "about:blank", httpadmit.CodeInFlight), nil, released, released},
 		{"switching protocols", answer(101, ""), nil, pending, pending},
 		{"no known status", answer(777, ""), nil, pending, pending},
 		{"a soft failure", answer(200, `{"success": false, "error": "no funds"}`), soft, released, released},

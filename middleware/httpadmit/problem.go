@@ -82,6 +82,9 @@ func rows() map[Code]row {
 	}
 }
 
+// problemType is the content type of a problem.
+const problemType = "application/problem+json"
+
 // document is the body of a problem: RFC 9457, with extension members of ours.
 type document struct {
 	Type           string `json:"type"`
@@ -107,7 +110,7 @@ func (g *guard) answer(w http.ResponseWriter, p *refusal.Refusal) {
 		Executed: p.Executed, ExecutedStatus: p.Status,
 	})
 	h := w.Header()
-	h.Set("Content-Type", "application/problem+json")
+	h.Set("Content-Type", problemType)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	h.Set("Cache-Control", "no-store")
 	h.Add("Link", "<"+link+`>; rel="describedby"`)

@@ -3,7 +3,9 @@ package httpadmit
 import (
 	"context"
 	"encoding/json"
+	"mime"
 	"net/http"
+	"strings"
 
 	"github.com/atmostonce/coordinator/client"
 	"github.com/atmostonce/coordinator/middleware/internal/admit"
@@ -77,6 +79,25 @@ func rule(status int, onLapse client.OnLapse, silent, ended bool) Verdict {
 		return Store
 	}
 	return Uncertain
+}
+
+// passedOn reports whether a response is what a guard downstream said by itself and will not say
+// for good: a request in flight or in doubt there is neither done nor undone. It is known by its
+// code and by the link to it, whatever status it was given.
+func passedOn(header http.Header, body []byte) bool {
+	media, _, err := mime.ParseMediaType(header.Get("Content-Type"))
+	if err != nil || media != problemType {
+		return false
+	}
+	var problem document
+	if json.Unmarshal(body, &problem) != nil || !strings.HasSuffix(problem.Type, "#"+string(problem.Code)) {
+		return false
+	}
+	switch problem.Code {
+	case CodeInFlight, CodeInDoubt, CodeUnavailable, CodeLost, CodeHandlerTimeout:
+		return true
+	}
+	return false
 }
 
 // attemptKey is where a handler's context has its attempt.
