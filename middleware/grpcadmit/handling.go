@@ -82,7 +82,7 @@ func (h *handling) Judge(ended bool) verdict.Verdict {
 func (h *handling) Status() string { return h.told.Code().String() }
 
 // Response implements admit.Handler.
-func (h *handling) Response() client.Response { return h.storable(h.response, h.told) }
+func (h *handling) Response() (client.Response, error) { return h.storable(h.response, h.told) }
 
 // Abandon implements admit.Handler: nothing of an answer goes out before it is whole.
 func (h *handling) Abandon() bool { return true }

@@ -182,19 +182,21 @@ func TestResponseThatIsNotStored(t *testing.T) {
 		limit  int
 		first  codes.Code
 		code   string
+		why    string // as the log has it
 	}{
-		"over the limit":               {order("tea"), nil, 4, codes.OK, "0"},
-		"over the coordinator's limit": {large, nil, 2 << 20, codes.OK, "0"},
-		"a status over the limit":      {nil, told.Err(), 100, codes.NotFound, "5"},
-		"no message":                   {"text", nil, 1 << 20, codes.Internal, "0"},
-		"not valid":                    {order("\xff"), nil, 1 << 20, codes.Internal, "0"},
+		"over the limit":               {order("tea"), nil, 4, codes.OK, "0", "bytes, and the limit is 4"},
+		"over the coordinator's limit": {large, nil, 2 << 20, codes.OK, "0", "RESPONSE_TOO_LARGE"},
+		"a status over the limit":      {nil, told.Err(), 100, codes.NotFound, "5", "bytes, and the limit is 100"},
+		"no message":                   {"text", nil, 1 << 20, codes.Internal, "0", "it is no proto message but a string"},
+		"not valid":                    {order("\xff"), nil, 1 << 20, codes.Internal, "0", "invalid UTF-8"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var runs atomic.Int32
+			var log strings.Builder
 			conn := serve(t, func(context.Context, *structpb.Struct) (any, error) {
 				runs.Add(1)
 				return test.answer, test.err
-			}, grpcadmit.WithResponseLimit(test.limit))
+			}, grpcadmit.WithResponseLimit(test.limit), grpcadmit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 			first := send(t, conn, "k")
 			if status.Code(first.err) != test.first || first.err == nil && !proto.Equal(first.message, test.answer.(proto.Message)) {
 				t.Fatalf("answered %v", first.err)
@@ -204,6 +206,9 @@ func TestResponseThatIsNotStored(t *testing.T) {
 			info, ok := status.Convert(second.err).Details()[0].(*errdetails.ErrorInfo)
 			if !ok || info.GetMetadata()["executed"] != "true" || info.GetMetadata()["executed_code"] != test.code || runs.Load() != 1 {
 				t.Errorf("%v, %d runs", info, runs.Load())
+			}
+			if said := log.String(); !strings.Contains(said, test.why) || strings.Count(said, "level=WARN") != 1 {
+				t.Errorf("the log says %q", said)
 			}
 		})
 	}

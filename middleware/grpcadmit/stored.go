@@ -3,6 +3,7 @@ package grpcadmit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"mime"
 	"strconv"
 	"strings"
@@ -47,29 +48,30 @@ func messageOf(v any) (proto.Message, bool) {
 }
 
 // storable returns an answer as it is stored. What cannot be sent, since it is no message or
-// not a valid one, and what is over the limit is stored as one that was omitted.
-func (g *guard) storable(response any, told *status.Status) client.Response {
+// not a valid one, and what is over the limit is stored as one that was omitted; unstored says
+// why.
+func (g *guard) storable(response any, told *status.Status) (stored client.Response, unstored error) {
 	code := int(min(told.Code(), storedCodeHighest))
 	said := told.Proto()                                            // a copy
 	said.Message = strings.ToValidUTF8(said.GetMessage(), "\uFFFD") // gRPC sends any bytes, and protobuf none but these
 	var message proto.Message = said
 	if told.Code() == codes.OK {
 		if response == nil {
-			return client.Response{} // gRPC sends it as an empty message, whatever the type
+			return client.Response{}, nil // gRPC sends it as an empty message, whatever the type
 		}
 		var ok bool
 		if message, ok = messageOf(response); !ok {
-			return admit.Omitted(code, 0)
+			return admit.Omitted(code, 0), fmt.Errorf("it is no proto message but a %T", response)
 		}
 	}
 	body, err := deterministic().Marshal(message)
 	switch {
 	case err != nil:
-		return admit.Omitted(code, 0)
+		return admit.Omitted(code, 0), err
 	case len(body) > g.ResponseLimit:
-		return admit.Omitted(code, int64(len(body)))
+		return admit.Omitted(code, int64(len(body))), fmt.Errorf("it has %d bytes, and the limit is %d", len(body), g.ResponseLimit)
 	}
-	return client.Response{Code: code, ContentType: contentType + "; proto=" + string(proto.MessageName(message)), Body: body}
+	return client.Response{Code: code, ContentType: contentType + "; proto=" + string(proto.MessageName(message)), Body: body}, nil
 }
 
 // replay answers with what is stored. It may be what an operator wrote when settling, or

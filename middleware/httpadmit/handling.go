@@ -56,14 +56,17 @@ func (h *handling) Judge(ended bool) verdict.Verdict {
 func (h *handling) Status() string { return strconv.Itoa(h.recorder.head.status) }
 
 // Response implements admit.Handler.
-func (h *handling) Response() client.Response {
+func (h *handling) Response() (client.Response, error) {
 	h.stored = true
+	if why := h.recorder.incomplete(); why != nil {
+		return admit.Omitted(h.recorder.head.status, h.recorder.written), why
+	}
 	response, unstored := h.recorder.storable(h.never)
 	if len(unstored) > 0 {
 		h.Logger.WarnContext(h.request.Context(), "replays of a response go without headers whose values are no text",
 			"operation", h.attempt.Reservation().Identity().Operation, "headers", unstored)
 	}
-	return response
+	return response, nil
 }
 
 // Abandon implements admit.Handler.

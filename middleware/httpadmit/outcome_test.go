@@ -384,24 +384,33 @@ func TestOverTheLimit(t *testing.T) {
 	if a := post(t, failing, "failing"); a.body != body || a.status != 500 || state(t, shared.start(), "failing") != client.StateReleased {
 		t.Errorf("%d, %d bytes", a.status, len(a.body))
 	}
-	// What the coordinator cannot take, and what is shorter than it says.
-	for name, write := range map[string]func(http.ResponseWriter){
-		"too large": func(w http.ResponseWriter) {
+	// What the coordinator cannot take, and what is shorter than it says. Nobody else would tell the
+	// operator, so the log does.
+	for name, test := range map[string]struct {
+		write func(http.ResponseWriter)
+		why   string
+	}{
+		"over the limit": {func(w http.ResponseWriter) { _, _ = w.Write(make([]byte, 2<<20)) }, "its body has 2097152 bytes, and the limit is 1048576"},
+		"too large": {func(w http.ResponseWriter) {
 			w.Header().Set("X-Large", strings.Repeat("x", 600_000))
 			_, _ = w.Write(make([]byte, 600_000))
-		},
-		"many lines": func(w http.ResponseWriter) { w.Header()["X-Many"] = make([]string, 200); w.WriteHeader(200) },
-		"short": func(w http.ResponseWriter) {
+		}, "RESPONSE_TOO_LARGE"},
+		"many lines": {func(w http.ResponseWriter) { w.Header()["X-Many"] = make([]string, 200); w.WriteHeader(200) }, "response.headers"},
+		"short": {func(w http.ResponseWriter) {
 			w.Header().Set("Content-Length", "100")
 			_, _ = io.WriteString(w, "short")
-		},
+		}, "its body has 5 bytes, and its Content-Length says 100"},
 	} {
-		server := serve(t, func(w http.ResponseWriter, _ *http.Request) { write(w) })
+		var log told
+		server := serve(t, func(w http.ResponseWriter, _ *http.Request) { test.write(w) }, httpadmit.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		key := strings.ReplaceAll("odd-"+name, " ", "-")
 		if first, err := try(request(t, "POST", server.URL+"/v1/orders", "{}", "Idempotency-Key", key)); name != "short" && (err != nil || first.status != 200 || first.cut != nil) {
 			t.Errorf("%s: %d, %v, %v", name, first.status, err, first.cut)
 		}
 		wantCode(t, post(t, server, key), httpadmit.CodeResponseNotStored, 410)
+		if said := log.String(); !strings.Contains(said, test.why) || strings.Count(said, "level=WARN") != 1 || !strings.Contains(said, "status=200") {
+			t.Errorf("%s: the log says %q", name, said)
+		}
 	}
 }
 

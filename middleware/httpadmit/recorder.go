@@ -336,10 +336,18 @@ func (r *recorder) finish() {
 	maps.DeleteFunc(r.head.header, func(name string, _ []string) bool { return strings.HasPrefix(name, http.TrailerPrefix) })
 }
 
-// whole reports whether the body that is kept is all there is, and as long as it was
-// said to be.
-func (r *recorder) whole() bool {
-	return r.fate == kept && (r.head.declared == -1 || r.head.declared == r.written || !bodyAllowed(r.head.status) || r.request.Method == http.MethodHead)
+// incomplete returns why the body that is kept is not the response's: it is over the limit, or
+// shorter than it was said to be. nil: it is all there is.
+func (r *recorder) incomplete() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.fate != kept:
+		return fmt.Errorf("its body has %d bytes, and the limit is %d", r.written, r.limit)
+	case r.head.declared == -1 || r.head.declared == r.written || !bodyAllowed(r.head.status) || r.request.Method == http.MethodHead:
+		return nil
+	}
+	return fmt.Errorf("its body has %d bytes, and its Content-Length says %d", r.written, r.head.declared)
 }
 
 // abandon cuts the handler off from the caller, and reports whether it did: not if the

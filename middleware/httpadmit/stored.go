@@ -11,7 +11,6 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/atmostonce/coordinator/client"
-	"github.com/atmostonce/coordinator/middleware/internal/admit"
 	"github.com/atmostonce/coordinator/middleware/internal/refusal"
 )
 
@@ -31,16 +30,13 @@ func hopByHop() []string {
 	}
 }
 
-// storable returns the response as it is stored: without what is never stored, and
+// storable returns a complete response as it is stored: without what is never stored, and
 // without the headers that were there before the handler ran and that it left alone:
 // they are set anew on a replay. It also returns the names of headers with a value that
 // cannot be stored: a replay goes without that.
 func (r *recorder) storable(never map[string]bool) (response client.Response, unstored []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.whole() {
-		return admit.Omitted(r.head.status, r.written), nil
-	}
 	response = client.Response{Code: r.head.status, Body: r.body}
 	add := func(prefix, name string, values []string) {
 		for _, value := range values {

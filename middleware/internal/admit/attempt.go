@@ -97,7 +97,8 @@ type Handler interface {
 	// Status is that of the answer, for people.
 	Status() string
 	// Response is the answer as it is stored. It is asked for if it is to be, and only then.
-	Response() client.Response
+	// unstored says why it stands for one that cannot be ([Omitted]); nil where it does not.
+	Response() (response client.Response, unstored error)
 	// Abandon cuts the handler off from its caller, and reports whether it did: not if the
 	// caller has a part of the answer. It may be called while Handle runs.
 	Abandon() bool
@@ -185,7 +186,7 @@ func (a *Attempt) run(ctx context.Context, h Handler) *refusal.Refusal {
 	stop()
 	switch a.judge(h, ended) {
 	case verdict.Store:
-		return a.commit(h.Response())
+		return a.commit(ctx, h)
 	case verdict.Release:
 		a.release("the handler answered " + h.Status())
 	default:
@@ -243,9 +244,20 @@ func (a *Attempt) settle(say func(context.Context) error) (timely bool, err erro
 }
 
 // commit records the response. A commit that fails is never a release.
-func (a *Attempt) commit(response client.Response) *refusal.Refusal {
+func (a *Attempt) commit(ctx context.Context, h Handler) *refusal.Refusal {
+	response, unstored := h.Response()
+	status := h.Status()
+	omit := func(why error) {
+		// Its first caller has it all, and hears nothing of this.
+		a.Logger.WarnContext(ctx, "what a guarded request answered is not stored: its retries get RESPONSE_NOT_STORED",
+			"operation", a.reservation.Identity().Operation, "status", status, "error", why)
+	}
+	if unstored != nil {
+		omit(unstored)
+	}
 	timely, err := a.settle(func(ctx context.Context) error {
-		options := []client.CommitOption{client.WithSubstitute(func(error) client.Response {
+		options := []client.CommitOption{client.WithSubstitute(func(refused error) client.Response {
+			omit(refused)
 			return Omitted(response.Code, int64(len(response.Body)))
 		})}
 		if a.window > 0 {

@@ -89,7 +89,7 @@ func (s *script) Judge(ended bool) verdict.Verdict {
 
 func (s *script) Status() string { return "as the script says" }
 
-func (s *script) Response() client.Response { return s.response }
+func (s *script) Response() (client.Response, error) { return s.response, nil }
 
 func (s *script) Abandon() bool {
 	s.mu.Lock()
