@@ -35,8 +35,8 @@ type guard struct {
 // New returns an interceptor that admits each keyed call at most once. See the package's
 // comment.
 //
-// It panics where the options are wrong: there is no principal, a limit is below zero. That
-// is found when the program starts, and never later.
+// It panics where the options are wrong: there is no principal, a limit is below zero, a
+// method is none. That is found when the program starts, and never later.
 func New(c *client.Client, options ...Option) grpc.UnaryServerInterceptor {
 	g := &guard{
 		Settings: admit.Defaults(c, docsDefault), operation: operation, sources: []KeySource{IdempotencyKey()},

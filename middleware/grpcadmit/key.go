@@ -42,6 +42,9 @@ func IdempotencyKey() KeySource {
 // for example, where an API follows AIP-155. A request without the field, and one where it is
 // empty, has no key.
 func KeyFromField(path ...protoreflect.Name) KeySource {
+	if len(path) == 0 {
+		return nil // no source: New says so
+	}
 	return func(_ context.Context, request proto.Message) (string, error) {
 		message := request.ProtoReflect()
 		for i, name := range path {

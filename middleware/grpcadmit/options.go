@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -184,6 +185,13 @@ func (g *guard) check() error {
 	refuse(len(g.sources) == 0, "there is no source of keys")
 	for _, source := range g.sources {
 		refuse(source == nil, "a source of keys is empty")
+	}
+	// What is misspelt here would pass unguarded.
+	refuse(g.methods != nil && len(g.methods) == 0, "WithMethods: there are no methods")
+	for method := range g.methods {
+		service, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
+		refuse(!strings.HasPrefix(method, "/") || service == "" || name == "" || strings.ContainsAny(name, "/"),
+			"WithMethods: %q is no full method, such as /shop.v1.Orders/Place", method)
 	}
 	refuse(g.fingerprint == nil, "the fingerprint is empty")
 	for reason, code := range g.statuses {

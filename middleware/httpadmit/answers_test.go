@@ -372,6 +372,14 @@ func TestOptions(t *testing.T) {
 		"a long window":  {caller("a"), httpadmit.WithKeys(httpadmit.AutomaticKey(31*24*time.Hour, httpadmit.JSONField("a")))},
 		"no fields":      {caller("a"), httpadmit.WithKeys(httpadmit.AutomaticKey(time.Minute))},
 		"a bucket":       {caller("a"), httpadmit.WithKeys(httpadmit.BucketKey(0, httpadmit.JSONField("a")))},
+		"an empty field": {caller("a"), httpadmit.WithKeys(httpadmit.AutomaticKey(time.Minute, httpadmit.Field{}))},
+		"no reader":      {caller("a"), httpadmit.WithKeys(httpadmit.BucketKey(time.Minute, httpadmit.FieldFunc("a", nil)))},
+		"no choice":      {caller("a"), httpadmit.WithFingerprint(httpadmit.ChosenFields(httpadmit.JSONField("a"), httpadmit.FieldFunc("a", nil).Optional()))},
+		"no header":      {caller("a"), httpadmit.WithKeys(httpadmit.KeyFromHeader(""))},
+		"a header":       {caller("a"), httpadmit.WithKeys(httpadmit.KeyFromHeader("X-Delivery:"))},
+		"no methods":     {caller("a"), httpadmit.WithMethods()},
+		"an odd method":  {caller("a"), httpadmit.WithMethods("POST", "put")},
+		"two in one":     {caller("a"), httpadmit.WithMethods("POST, PUT")},
 		"no fingerprint": {caller("a"), httpadmit.WithFingerprint(httpadmit.Fingerprint{})},
 		"chosen nothing": {caller("a"), httpadmit.WithFingerprint(httpadmit.ChosenFields())},
 		"a limit":        {caller("a"), httpadmit.WithBodyLimit(-1)},
@@ -394,7 +402,7 @@ func TestOptions(t *testing.T) {
 			httpadmit.New(shared.start(), options...)
 		}()
 	}
-	httpadmit.New(shared.start(), httpadmit.WithAnonymous())
+	httpadmit.New(shared.start(), httpadmit.WithAnonymous(), httpadmit.WithMethods("POST", "VERSION-CONTROL"))
 }
 
 // A header or trailer whose value is no text goes to its first caller as net/http sends it, and does

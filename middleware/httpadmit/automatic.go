@@ -3,7 +3,6 @@ package httpadmit
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -40,8 +39,8 @@ func AutomaticKey(window time.Duration, fields ...Field) KeySource {
 	if window < admit.WindowLeast || window > windowMost {
 		return KeySource{err: fmt.Errorf("AutomaticKey: the window is %v, it must be %v to %v", window, admit.WindowLeast, windowMost)}
 	}
-	if len(fields) == 0 {
-		return KeySource{err: errors.New("AutomaticKey: there are no fields")}
+	if err := checkFields("AutomaticKey", fields); err != nil {
+		return KeySource{err: err}
 	}
 	return KeySource{find: func(q *request) (foundKey, error) {
 		sum, err := fieldsKey(q, fields, "window")
@@ -61,8 +60,8 @@ func BucketKey(bucket time.Duration, fields ...Field) KeySource {
 	if bucket < time.Second {
 		return KeySource{err: fmt.Errorf("BucketKey: the bucket is %v, it must be 1s or more", bucket)}
 	}
-	if len(fields) == 0 {
-		return KeySource{err: errors.New("BucketKey: there are no fields")}
+	if err := checkFields("BucketKey", fields); err != nil {
+		return KeySource{err: err}
 	}
 	return KeySource{find: func(q *request) (foundKey, error) {
 		number := time.Now().UnixNano() / int64(bucket)

@@ -59,6 +59,9 @@ func HeaderField(name string) Field {
 // FieldFunc is a field of another kind: of a text, a form, a path. The name tells it
 // from other fields. The function must not read the request's own Body.
 func FieldFunc(name string, read func(r *http.Request, body []byte) (value string, ok bool)) Field {
+	if read == nil {
+		return Field{} // who takes it says so
+	}
 	return Field{name: "function " + name, read: func(q *request) ([]byte, bool, error) {
 		body, err := q.body()
 		if err != nil {
@@ -67,6 +70,19 @@ func FieldFunc(name string, read func(r *http.Request, body []byte) (value strin
 		value, ok := read(q.http, body)
 		return []byte(value), ok, nil
 	}}
+}
+
+// checkFields reports what is wrong with the fields of what is called so.
+func checkFields(of string, fields []Field) error {
+	if len(fields) == 0 {
+		return fmt.Errorf("%s: there are no fields", of)
+	}
+	for _, field := range fields {
+		if field.read == nil {
+			return fmt.Errorf("%s: a field is empty, or has no function", of)
+		}
+	}
+	return nil
 }
 
 // appendFields appends the fields of a request. One that is missing and not optional

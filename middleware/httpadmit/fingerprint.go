@@ -60,8 +60,8 @@ func CanonicalJSON() Fingerprint {
 // senders that change the rest between two deliveries of the same thing. A field that is
 // missing and not [Field.Optional] is a 400.
 func ChosenFields(fields ...Field) Fingerprint {
-	if len(fields) == 0 {
-		return Fingerprint{err: errors.New("ChosenFields: there are no fields")}
+	if err := checkFields("ChosenFields", fields); err != nil {
+		return Fingerprint{err: err}
 	}
 	return Fingerprint{sum: func(q *request) ([]byte, error) {
 		text := framed([]byte(fingerprintLabel), "fields", q.http.Method, q.path())

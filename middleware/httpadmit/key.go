@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
+
 	"github.com/atmostonce/coordinator/middleware/internal/key"
 	"github.com/atmostonce/coordinator/middleware/internal/refusal"
 )
@@ -67,6 +69,9 @@ func checked(value string) (foundKey, error) {
 // KeyFromHeader takes the key from another header, such as X-GitHub-Delivery, as it is:
 // 1 to 255 bytes of UTF-8. A header that is empty or there twice is refused.
 func KeyFromHeader(name string) KeySource {
+	if !httpguts.ValidHeaderFieldName(name) {
+		return KeySource{err: fmt.Errorf("KeyFromHeader: %q is no name of a header", name)}
+	}
 	name = http.CanonicalHeaderKey(name)
 	return KeySource{find: func(q *request) (foundKey, error) {
 		lines, ok := q.http.Header[name]

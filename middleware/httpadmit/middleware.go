@@ -33,7 +33,7 @@ type guard struct {
 // package's comment.
 //
 // It panics where the options are wrong: there is no principal, a limit is below zero, a
-// window is out of range. That is found when the program starts, and never later.
+// window is out of range, a method is none. That is found when the program starts, and never later.
 func New(c *client.Client, options ...Option) func(http.Handler) http.Handler {
 	g := &guard{
 		Settings: admit.Defaults(c, docsDefault), operation: operation, sources: []KeySource{IdempotencyKey()},

@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
+
+	"golang.org/x/net/http/httpguts"
 
 	"github.com/atmostonce/coordinator/client"
 )
@@ -54,8 +57,9 @@ func WithKeys(sources ...KeySource) Option { return func(g *guard) { g.sources =
 // untouched.
 func WithKeyRequired() Option { return func(g *guard) { g.Required = true } }
 
-// WithMethods says which methods are guarded. Default: all but GET, HEAD, OPTIONS and
-// TRACE, which change nothing. What is not guarded passes untouched, key or no key.
+// WithMethods says which methods are guarded, in capitals as they are sent. Default: all but
+// GET, HEAD, OPTIONS and TRACE, which change nothing. What is not guarded passes untouched, key
+// or no key.
 func WithMethods(methods ...string) Option {
 	return func(g *guard) {
 		g.methods = map[string]bool{}
@@ -194,6 +198,12 @@ func (g *guard) check() error {
 		errs = append(errs, source.err)
 	}
 	refuse(g.fingerprint.sum == nil && g.fingerprint.err == nil, "the fingerprint is empty")
+	// What is misspelt here would pass unguarded.
+	refuse(g.methods != nil && len(g.methods) == 0, "WithMethods: there are no methods")
+	for method := range g.methods {
+		refuse(!httpguts.ValidHeaderFieldName(method) || method != strings.ToUpper(method),
+			"WithMethods: %q is no method as one is sent, such as POST", method)
+	}
 	refuse(g.bodyLimit < 0, "the limit of bodies is %d, it must be 0 or more", g.bodyLimit)
 	for code, status := range g.statuses {
 		_, known := g.rows[code]
