@@ -2,6 +2,7 @@ package grpcadmit
 
 import (
 	"context"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -22,6 +23,8 @@ type handling struct {
 	message proto.Message // the request
 	method  string
 
+	returned atomic.Bool // the handler has
+
 	// What the handler returned, and the status that gRPC makes of it.
 	response any
 	err      error
@@ -32,6 +35,7 @@ type handling struct {
 func (h *handling) Handle(ctx context.Context) {
 	response, err := h.next(context.WithValue(ctx, attemptKey{}, h.attempt), h.request)
 	h.response, h.err, h.told = response, err, toldBy(err)
+	h.returned.Store(true)
 }
 
 // toldBy returns the status that gRPC makes of what a handler returned.
@@ -84,5 +88,6 @@ func (h *handling) Status() string { return h.told.Code().String() }
 // Response implements admit.Handler.
 func (h *handling) Response() (client.Response, error) { return h.storable(h.response, h.told) }
 
-// Abandon implements admit.Handler: nothing of an answer goes out before it is whole.
-func (h *handling) Abandon() bool { return true }
+// Abandon implements admit.Handler: nothing of an answer goes out before it is whole. A handler
+// that has returned does not go on, and what came of it is about to be known.
+func (h *handling) Abandon() bool { return !h.returned.Load() }

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/atmostonce/coordinator/client"
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/internal/node"
 	"github.com/atmostonce/coordinator/middleware/grpcadmit"
 	"github.com/atmostonce/coordinator/middleware/grpcadmit/outgoing"
@@ -287,6 +288,29 @@ func handlerTimeout(t *testing.T, options ...grpcadmit.Option) {
 	})
 	if runs.Load() != 1 {
 		t.Errorf("%d runs", runs.Load())
+	}
+}
+
+// A handler that has returned in time does not go on, however long recording takes after it: its
+// caller is told that it has run.
+func TestHandlerThatReturnsInTime(t *testing.T) {
+	c := own(t, client.WithDialOptions(grpc.WithUnaryInterceptor(
+		func(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+			if _, commit := request.(*coordinatorv1.CommitRequest); commit {
+				select {
+				case <-ctx.Done():
+				case <-t.Context().Done():
+				}
+				return status.Error(codes.Unavailable, "no answer")
+			}
+			return invoke(ctx, method, request, reply, conn, options...)
+		})), client.WithSettleTimeout(2*time.Second))
+	guard := grpcadmit.New(c.client, caller(t.Name()), grpcadmit.WithHandlerTimeout(100*time.Millisecond), grpcadmit.WithSettleWait(time.Second),
+		grpcadmit.WithLogger(slog.New(slog.DiscardHandler)))
+	_, err := guard(keyed(t.Context(), "k"), order("tea"), infoOf(wipe), func(context.Context, any) (any, error) { return order("done"), nil })
+	want(t, answered{err: err}, grpcadmit.ReasonUnavailable, codes.Unavailable)
+	if info, ok := status.Convert(err).Details()[0].(*errdetails.ErrorInfo); !ok || info.GetMetadata()["executed"] != "true" {
+		t.Errorf("%v", err)
 	}
 }
 

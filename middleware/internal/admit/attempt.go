@@ -100,7 +100,8 @@ type Handler interface {
 	// unstored says why it stands for one that cannot be ([Omitted]); nil where it does not.
 	Response() (response client.Response, unstored error)
 	// Abandon cuts the handler off from its caller, and reports whether it did: not if the
-	// caller has a part of the answer. It may be called while Handle runs.
+	// caller has a part of the answer, nor if the handler has returned. It may be called while
+	// Handle runs.
 	Abandon() bool
 }
 
