@@ -8,20 +8,15 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+
+	"github.com/atmostonce/coordinator/internal/metakey"
 )
 
-// clusterKey names the cluster that a call is for. A node of another one refuses the call,
-// before anything is asked, and names its own in a header. To a call without a name it
-// names its own as well.
-//
 // Addresses may be wrong: a node may advertise one at which another cluster answers, and
 // an address may pass from one cluster to another. What has been done in one cluster would
 // be granted by another. So a client is for one cluster: the one of [WithCluster], or else
-// the one that answers first. Every call names it, and an answer of another one is none.
-const clusterKey = "coordinator-cluster"
-
-// forwardedKey marks a call that one node has forwarded to another.
-const forwardedKey = "coordinator-forwarded"
+// the one that answers first. Every call names it (metakey.Cluster), and an answer of another
+// one is none.
 
 // named reports whether it is known which cluster this client is for.
 func (r *router) named() bool { return r.cluster.Load() != nil }
@@ -35,11 +30,11 @@ func (r *router) naming(ctx context.Context) context.Context {
 		name = *known
 	}
 	sent, _ := metadata.FromOutgoingContext(ctx)
-	if len(sent[clusterKey])+len(sent[forwardedKey]) == 0 {
-		return metadata.AppendToOutgoingContext(ctx, clusterKey, name)
+	if len(sent[metakey.Cluster])+len(sent[metakey.Forwarded]) == 0 {
+		return metadata.AppendToOutgoingContext(ctx, metakey.Cluster, name)
 	}
-	sent.Delete(forwardedKey)
-	sent.Set(clusterKey, name)
+	sent.Delete(metakey.Forwarded)
+	sent.Set(metakey.Cluster, name)
 	return metadata.NewOutgoingContext(ctx, sent)
 }
 
@@ -57,13 +52,17 @@ func (r *router) nameStream(
 }
 
 // foreign returns the cluster that an answer with these headers comes from, where that is
-// another than the client is for, and otherwise "".
+// another than the client is for, and otherwise "". The first that is named is the client's.
 func (r *router) foreign(header metadata.MD) string {
-	told := header.Get(clusterKey)
-	if len(told) != 1 || told[0] == "" || r.cluster.CompareAndSwap(nil, &told[0]) || *r.cluster.Load() == told[0] {
-		return ""
+	known := r.cluster.Load()
+	if known == nil {
+		first := metakey.Named(header)
+		if first == "" || r.cluster.CompareAndSwap(nil, &first) {
+			return ""
+		}
+		known = r.cluster.Load() // another answer was quicker
 	}
-	return told[0]
+	return metakey.Foreign(header, *known)
 }
 
 // strange is what a call comes to that a node of another cluster has answered. Whatever it

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"google.golang.org/grpc/metadata"
+
+	"github.com/atmostonce/coordinator/internal/metakey"
 )
 
 // An id is one of a cluster, or refused.
@@ -22,7 +24,7 @@ func TestIDsOfClusters(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if other := c.router.foreign(metadata.Pairs(clusterKey, "another")); other != "another" {
+	if other := c.router.foreign(metadata.Pairs(metakey.Cluster, "another")); other != "another" {
 		t.Errorf("the first answer counts: %q", other)
 	}
 }
@@ -32,7 +34,7 @@ func TestTheFirstAnswerNamesTheCluster(t *testing.T) {
 	r := &router{}
 	sent := func() string {
 		outgoing, _ := metadata.FromOutgoingContext(r.naming(context.Background()))
-		if named := outgoing.Get(clusterKey); len(named) == 1 {
+		if named := outgoing.Get(metakey.Cluster); len(named) == 1 {
 			return named[0]
 		}
 		return "nothing"
@@ -43,14 +45,14 @@ func TestTheFirstAnswerNamesTheCluster(t *testing.T) {
 		sent    string
 	}{
 		{nil, false, ""},
-		{metadata.Pairs(shardsKey, "3"), false, ""},
-		{metadata.Pairs(clusterKey, ""), false, ""},
-		{metadata.Pairs(clusterKey, "a", clusterKey, "b"), false, ""},
-		{metadata.Pairs(clusterKey, "a"), false, "a"},
+		{metadata.Pairs(metakey.Shards, "3"), false, ""},
+		{metadata.Pairs(metakey.Cluster, ""), false, ""},
+		{metadata.Pairs(metakey.Cluster, "a", metakey.Cluster, "b"), false, ""},
+		{metadata.Pairs(metakey.Cluster, "a"), false, "a"},
 		{nil, false, "a"},
-		{metadata.Pairs(clusterKey, "a"), false, "a"},
-		{metadata.Pairs(clusterKey, "b"), true, "a"},
-		{metadata.Pairs(clusterKey, ""), false, "a"},
+		{metadata.Pairs(metakey.Cluster, "a"), false, "a"},
+		{metadata.Pairs(metakey.Cluster, "b"), true, "a"},
+		{metadata.Pairs(metakey.Cluster, ""), false, "a"},
 	} {
 		if got := r.foreign(step.header) != ""; got != step.foreign || sent() != step.sent {
 			t.Errorf("%v: foreign %v, and %q is sent; want %v and %q", step.header, got, sent(), step.foreign, step.sent)

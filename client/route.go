@@ -9,13 +9,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
-)
 
-// Headers of every answer, where they are known.
-const (
-	shardKey  = "coordinator-shard"  // the number of the identity's shard
-	shardsKey = "coordinator-shards" // the number of all shards, fixed for a cluster
-	leaderKey = "coordinator-leader" // the client address of that shard's leader
+	"github.com/atmostonce/coordinator/internal/metakey"
 )
 
 const (
@@ -162,7 +157,7 @@ func (r *router) done(n *clusterNode, header metadata.MD, answered bool) {
 
 // learn takes in what an answer says; r.mu is held.
 func (r *router) learn(header metadata.MD) {
-	shards, ok := number(header, shardsKey, shardsMost+1)
+	shards, ok := number(header, metakey.Shards, shardsMost+1)
 	if !ok || shards < 1 {
 		return
 	}
@@ -170,8 +165,8 @@ func (r *router) learn(header metadata.MD) {
 		r.shards = shards
 		clear(r.leaders)
 	}
-	shard, ok := number(header, shardKey, shards)
-	told := header.Get(leaderKey)
+	shard, ok := number(header, metakey.Shard, shards)
+	told := header.Get(metakey.Leader)
 	if !ok || len(told) != 1 {
 		return
 	}

@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+
+	"github.com/atmostonce/coordinator/internal/metakey"
 )
 
 // routing returns a router that connects nowhere, with endpoints e1, e2 and e3.
@@ -31,7 +33,7 @@ func routing(t *testing.T, now *time.Duration, endpointsOnly bool) *router {
 }
 
 func told(shard, shards int, leader string) metadata.MD {
-	return metadata.Pairs(shardKey, fmt.Sprint(shard), shardsKey, fmt.Sprint(shards), leaderKey, leader)
+	return metadata.Pairs(metakey.Shard, fmt.Sprint(shard), metakey.Shards, fmt.Sprint(shards), metakey.Leader, leader)
 }
 
 // of returns an identity of the shard.
@@ -83,7 +85,7 @@ func TestHintsThatAreNone(t *testing.T) {
 	r := routing(t, &now, false)
 	for _, header := range []metadata.MD{
 		nil,
-		metadata.Pairs(shardKey, "0", leaderKey, "l:1"),
+		metadata.Pairs(metakey.Shard, "0", metakey.Leader, "l:1"),
 		told(0, 0, "l:1"), told(0, -1, "l:1"), told(2, 2, "l:1"), told(-1, 2, "l:1"), told(0, 1<<20, "l:1"),
 		told(0, 2, "no port"), told(0, 2, ""),
 		metadata.Join(told(0, 2, "l:1"), told(0, 2, "m:1")),

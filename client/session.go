@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/metakey"
 )
 
 const (
@@ -155,7 +156,7 @@ func (x *session) receive(stream grpc.BidiStreamingClient[coordinatorv1.SessionR
 		return err
 	}
 	x.mu.Lock()
-	x.cluster = header.Get(clusterKey)
+	x.cluster = header.Get(metakey.Cluster)
 	x.mu.Unlock()
 	for {
 		message, err := stream.Recv()
@@ -233,7 +234,7 @@ func (x *session) named() metadata.MD {
 	if len(x.cluster) == 0 {
 		return nil
 	}
-	return metadata.MD{clusterKey: x.cluster}
+	return metadata.MD{metakey.Cluster: x.cluster}
 }
 
 // header returns what an answer says, as a call by itself has it in its headers.
@@ -242,15 +243,15 @@ func (x *session) header(answer *coordinatorv1.SessionAnswer) metadata.MD {
 	if told, ok := x.told[answer.GetShard()]; ok && told.shards == x.shards && told.known == (answer.Shard != nil) && told.leader == answer.GetLeader() {
 		return told.header
 	}
-	header := metadata.Pairs(shardsKey, strconv.FormatUint(uint64(x.shards), 10))
+	header := metadata.Pairs(metakey.Shards, strconv.FormatUint(uint64(x.shards), 10))
 	if answer.Shard != nil {
-		header.Set(shardKey, strconv.FormatUint(uint64(answer.GetShard()), 10))
+		header.Set(metakey.Shard, strconv.FormatUint(uint64(answer.GetShard()), 10))
 	}
 	if answer.GetLeader() != "" {
-		header.Set(leaderKey, answer.GetLeader())
+		header.Set(metakey.Leader, answer.GetLeader())
 	}
 	if len(x.cluster) > 0 {
-		header.Set(clusterKey, x.cluster...)
+		header.Set(metakey.Cluster, x.cluster...)
 	}
 	if _, kept := x.told[answer.GetShard()]; kept || len(x.told) < toldMost {
 		x.told[answer.GetShard()] = toldHeader{shards: x.shards, known: answer.Shard != nil, leader: answer.GetLeader(), header: header}

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/metakey"
 )
 
 // ending is a context whose time is over after it has been asked for its error so many times.
@@ -102,7 +103,7 @@ func TestWhatACallOfASessionComesTo(t *testing.T) {
 				t.Errorf("%+v", came)
 			}
 			// What the node said of its cluster is told of what it may have received.
-			if !row.elsewhere && (len(came.header.Get(clusterKey)) == 1) != row.reached {
+			if !row.elsewhere && (len(came.header.Get(metakey.Cluster)) == 1) != row.reached {
 				t.Errorf("header %v", came.header)
 			}
 			message := x.take()

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/metakey"
 	"github.com/atmostonce/coordinator/internal/reason"
 )
 
@@ -74,27 +75,14 @@ func (c *control) connect(i int) (*connection, error) {
 	return c.connections[i], nil
 }
 
-// clusterKey is the metadata in which a call names the cluster that it is for. A node of
-// another one refuses the call, and names its own in a header.
-const clusterKey = "coordinator-cluster"
-
 // naming names the cluster that was given, if one was.
 func (c *control) naming(
 	ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption,
 ) error {
 	if c.cluster != "" {
-		ctx = metadata.AppendToOutgoingContext(ctx, clusterKey, c.cluster)
+		ctx = metadata.AppendToOutgoingContext(ctx, metakey.Cluster, c.cluster)
 	}
 	return invoke(ctx, method, request, reply, conn, options...)
-}
-
-// foreign is the cluster that a node names as its own where that is another than was given; else
-// it is "".
-func (c *control) foreign(header metadata.MD) string {
-	if told := header.Get(clusterKey); c.cluster != "" && len(told) == 1 && told[0] != c.cluster {
-		return told[0]
-	}
-	return ""
 }
 
 // dial connects, and keeps in mind why that failed: what gRPC makes of it is not for
@@ -223,7 +211,7 @@ func callEndpoints[A any](ctx context.Context, c *control, timeout time.Duration
 			return answer, nil
 		}
 		failure := reason.Of(err)
-		if other := c.foreign(header); other != "" {
+		if other := metakey.Foreign(header, c.cluster); other != "" {
 			failure.Message = fmt.Sprintf("at %s cluster %s answers, and the call is for cluster %s", connection.endpoint, other, c.cluster)
 		}
 		if !failure.Info {

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/metakey"
 	"github.com/atmostonce/coordinator/internal/reason"
 )
 
@@ -65,7 +66,7 @@ const othersWithin = time.Second
 // otherClusters says which endpoints are of another cluster than the one that has answered.
 // Those that do not answer in time are the cluster's own business.
 func (c *control) otherClusters(ctx context.Context, id string) (problems []string) {
-	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, clusterKey, id), othersWithin)
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, metakey.Cluster, id), othersWithin)
 	defer cancel()
 	found := make([]string, len(c.endpoints))
 	var asking sync.WaitGroup
@@ -77,9 +78,9 @@ func (c *control) otherClusters(ctx context.Context, id string) (problems []stri
 		asking.Go(func() {
 			var header metadata.MD
 			_, _ = connection.admin.ClusterStatus(ctx, &coordinatorv1.ClusterStatusRequest{}, grpc.Header(&header))
-			if told := header.Get(clusterKey); len(told) == 1 && told[0] != "" && told[0] != id {
+			if other := metakey.Foreign(header, id); other != "" {
 				found[i] = fmt.Sprintf("At %s another cluster answers, %s: what is done in one is granted in the other once more.",
-					connection.endpoint, told[0])
+					connection.endpoint, other)
 			}
 		})
 	}

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/atmostonce/coordinator/internal/metakey"
 	"github.com/atmostonce/coordinator/internal/reason"
 	"github.com/atmostonce/coordinator/internal/shard"
 )
@@ -20,11 +21,11 @@ import (
 // is for who expects a cluster, see [server.expected]. The others are headers of every
 // answer, where they are known.
 const (
-	ForwardedKey = "coordinator-forwarded"
-	ClusterKey   = "coordinator-cluster"
-	ShardKey     = "coordinator-shard"
-	ShardsKey    = "coordinator-shards"
-	LeaderKey    = "coordinator-leader"
+	ForwardedKey = metakey.Forwarded
+	ClusterKey   = metakey.Cluster
+	ShardKey     = metakey.Shard
+	ShardsKey    = metakey.Shards
+	LeaderKey    = metakey.Leader
 )
 
 // server is what the two services share.
