@@ -1,7 +1,6 @@
 package client
 
 import (
-	"bytes"
 	"math"
 	"strconv"
 
@@ -56,11 +55,10 @@ func (r Response) omitted() Response {
 	return without
 }
 
-// wire returns the response as it is sent. Its body is a copy: a call that shares a stream may be
-// encoded after its caller has given it up, and uses the bytes for something else.
+// wire returns the response as it is sent. Its body is the response's own: see commitCall.
 func (r Response) wire() *coordinatorv1.Response {
 	wire := &coordinatorv1.Response{
-		Code: math.MaxUint32, ContentType: r.ContentType, Body: bytes.Clone(r.Body),
+		Code: math.MaxUint32, ContentType: r.ContentType, Body: r.Body,
 	}
 	if r.Code >= 0 && r.Code < math.MaxUint32 {
 		wire.Code = uint32(r.Code)

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/internal/metakey"
@@ -204,6 +206,42 @@ func TestBytesOfACallThatWasGivenUp(t *testing.T) {
 			t.Errorf("%d messages, the first is %v", len(node.sent), &sent)
 		}
 	})
+}
+
+// byHand is a node that keeps the bytes that it was given for a body.
+type byHand struct {
+	coordinatorv1.CoordinatorServiceClient
+	body []byte
+}
+
+func (s *byHand) Commit(_ context.Context, request *coordinatorv1.CommitRequest, _ ...grpc.CallOption) (*coordinatorv1.CommitResponse, error) {
+	s.body = request.GetResponse().GetBody()
+	return &coordinatorv1.CommitResponse{}, nil
+}
+
+// A body is copied where it goes into a stream that others share, and nowhere else: gRPC has
+// encoded it by the time at which a call by itself returns.
+func TestOnlyWhatIsSharedIsCopied(t *testing.T) {
+	body := make([]byte, sharedBytesMost+1)
+	node := &byHand{}
+	s := newSharing(nil, true, func() bool { return true })
+	s.service = node
+	all := Response{Code: 7, Headers: []Header{{"a", "b"}}, ContentType: "text/x", Body: body}
+	request := &coordinatorv1.CommitRequest{Identity: Identity{Key: "k"}.wire(), Token: "t", Response: all.wire(), Retention: durationpb.New(time.Hour)}
+	for _, message := range []protoreflect.Message{request.ProtoReflect(), request.GetResponse().ProtoReflect()} {
+		for i := range message.Descriptor().Fields().Len() {
+			if field := message.Descriptor().Fields().Get(i); !message.Has(field) {
+				t.Errorf("%s is not looked at here", field.FullName())
+			}
+		}
+	}
+	if came := s.commit(t.Context(), request); came.err != nil || &node.body[0] != &body[0] {
+		t.Errorf("a call by itself: %v, copied", came.err)
+	}
+	shared := commitCall(request)
+	if !proto.Equal(shared.GetCommit(), request) || &shared.GetCommit().GetResponse().GetBody()[0] == &body[0] || &request.GetResponse().GetBody()[0] != &body[0] {
+		t.Errorf("one that is shared: %v", shared)
+	}
 }
 
 // What is kept of calls that were given up before they were sent is bounded, however long a node

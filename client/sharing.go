@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"sync"
@@ -76,10 +77,19 @@ func (s *sharing) reserve(ctx context.Context, request *coordinatorv1.ReserveReq
 }
 
 func (s *sharing) commit(ctx context.Context, request *coordinatorv1.CommitRequest) delivery[*coordinatorv1.CommitResponse] {
-	form := func(request *coordinatorv1.CommitRequest) *coordinatorv1.SessionCall {
-		return &coordinatorv1.SessionCall{Call: &coordinatorv1.SessionCall_Commit{Commit: request}}
-	}
-	return deliver(ctx, s, request, coordinatorv1.CoordinatorServiceClient.Commit, form, (*coordinatorv1.SessionAnswer).GetCommit)
+	return deliver(ctx, s, request, coordinatorv1.CoordinatorServiceClient.Commit, commitCall, (*coordinatorv1.SessionAnswer).GetCommit)
+}
+
+// commitCall is a commit as it goes over a session, with a body of its own: it may be encoded after
+// its caller has given it up, and uses the bytes for something else.
+func commitCall(request *coordinatorv1.CommitRequest) *coordinatorv1.SessionCall {
+	response := request.GetResponse()
+	return &coordinatorv1.SessionCall{Call: &coordinatorv1.SessionCall_Commit{Commit: &coordinatorv1.CommitRequest{
+		Identity: request.GetIdentity(), Token: request.GetToken(), Retention: request.GetRetention(),
+		Response: &coordinatorv1.Response{
+			Code: response.GetCode(), Headers: response.GetHeaders(), ContentType: response.GetContentType(), Body: bytes.Clone(response.GetBody()),
+		},
+	}}}
 }
 
 func (s *sharing) release(ctx context.Context, request *coordinatorv1.ReleaseRequest) delivery[*coordinatorv1.ReleaseResponse] {
