@@ -40,13 +40,13 @@ func (h *handling) Returned() bool { return !h.recorder.cut }
 func (h *handling) Judge(ended bool) verdict.Verdict {
 	r := h.recorder
 	if h.classifier != nil {
-		said := h.classifier(Outcome{Request: h.handled, Status: r.head.status, Header: r.head.header, Body: r.body, Truncated: r.fate != kept})
+		said := h.classifier(Outcome{Request: h.handled, Status: r.head.status, Header: r.head.header, Body: r.body, Truncated: r.stage != kept})
 		if said != Default {
 			return verdict.Verdict(said)
 		}
 	}
 	status := r.head.status
-	if r.fate == kept && passedOn(r.head.header, r.body) {
+	if r.stage == kept && passedOn(r.head.header, r.body) {
 		status = http.StatusServiceUnavailable
 	}
 	return verdict.Verdict(rule(status, h.OnLapse, r.silent, ended))

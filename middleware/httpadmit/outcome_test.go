@@ -96,7 +96,7 @@ func TestOutcomes(t *testing.T) {
 		{"a conflict", answer(409, "{}"), nil, released, released},
 		{"too many", answer(429, "{}"), nil, released, released},
 		{"in flight downstream", passesOn(t, client.StatePending), nil, released, pending},
-		{"in doubt downstream", passesOn(t, client.StateInDoubt, httpadmit.WithPendingTTL(100*time.Millisecond), httpadmit.WithOnLapse(client.Hold)), nil, released, pending},
+		{"in doubt downstream", passesOn(t, client.StateInDoubt, httpadmit.WithPendingTTL(time.Second), httpadmit.WithOnLapse(client.Hold)), nil, released, pending},
 		{"away downstream, as it was told to say it", problem(400, docs+"#IDEMPOTENCY_UNAVAILABLE", httpadmit.CodeUnavailable), nil, released, pending},
 		{"lost downstream", problem(409, docs+"#IDEMPOTENCY_LOST", httpadmit.CodeLost), nil, released, pending},
 		{"late downstream", problem(409, docs+"#HANDLER_TIMEOUT", httpadmit.CodeHandlerTimeout), nil, released, pending},

@@ -31,10 +31,11 @@ var errReturned = errors.New("httpadmit: the handler has returned")
 // reader before send. Where nobody could see that its end is missing, it does not go out
 // at all.
 //
-// It has no head until there is a final status. Then its body has a fate, until the handler
-// has returned (finish), and what was kept back goes out (send). The mutex is there for
-// handlers that go on after their time: abandon cuts them off from the caller's writer, which
-// is the server's again then, and all the rest goes on as before.
+// Its stage says what becomes of what is written: it moves on with the final status
+// (writeHeader), when the body is over the limit (outgrow), and when the handler has returned
+// (finish); then what was kept back goes out (send). The mutex is there for handlers that go on
+// after their time: abandon cuts them off from the caller's writer, which is the server's again
+// then, and all the rest goes on as before.
 type recorder struct {
 	w       http.ResponseWriter // the caller's
 	request *http.Request       // the caller's
@@ -43,34 +44,24 @@ type recorder struct {
 	header  http.Header         // the handler's
 
 	mu        sync.Mutex
-	head      head
-	body      []byte // up to limit
-	fate      fate
+	stage     stage
+	abandoned bool        // the caller has got another answer
+	head      head        // once there is a final status
+	cut       bool        // http.TimeoutHandler wrote that: its handler has not returned
+	body      []byte      // up to limit
 	written   int64       // by the handler, and taken
 	excess    bool        // it wrote more than it declared: nothing more is taken
 	held      []byte      // the byte that is held back of what is streamed
-	abandoned bool        // the caller has got another answer
-	finished  bool        // the handler has returned
-	silent    bool        // and has written nothing at all
+	silent    bool        // the handler has returned, and has written nothing at all
 	trailers  http.Header // that it has set by then; nil for one that it has announced only
-	cut       bool        // http.TimeoutHandler wrote the status: its handler has not returned
 }
 
 // head is what stands before the body, as it was when the final status was written.
 type head struct {
-	status   int // 0: not yet
+	status   int
 	header   http.Header
 	declared int64 // Content-Length; -1: none
 }
-
-// fate is what becomes of the body.
-type fate int
-
-const (
-	kept     fate = iota // back, whole
-	streamed             // it is over the limit and goes out, but for its last byte
-	dropped              // it is over the limit and may not go out: what is beyond is gone
-)
 
 func newRecorder(w http.ResponseWriter, r *http.Request, limit int) *recorder {
 	return &recorder{
@@ -99,7 +90,7 @@ func (r *recorder) WriteHeader(status int) {
 
 func (r *recorder) writeHeader(status int) {
 	// In the order of net/http: a status that comes too late is ignored, whatever it is.
-	if r.head.status != 0 {
+	if r.stage != waiting {
 		return
 	}
 	if status < 100 || status > 999 {
@@ -114,6 +105,7 @@ func (r *recorder) writeHeader(status int) {
 		}
 		return
 	}
+	r.stage = r.stage.next(begins)
 	r.head = newHead(status, r.header.Clone())
 	r.cut = status == http.StatusServiceUnavailable && byTimeoutHandler()
 }
@@ -187,10 +179,10 @@ func bodyAllowed(status int) bool {
 func (r *recorder) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.finished {
+	if r.stage.ended() {
 		return 0, errReturned
 	}
-	if r.head.status == 0 {
+	if r.stage == waiting {
 		r.writeHeader(http.StatusOK)
 	}
 	switch {
@@ -207,10 +199,10 @@ func (r *recorder) Write(p []byte) (int, error) {
 		r.body = append(r.body, p[:min(len(p), headBytesMost-len(r.body))]...)
 		return len(p), nil
 	}
-	if r.fate == kept && len(r.body)+len(p) > r.limit {
+	if r.stage == keeping && len(r.body)+len(p) > r.limit {
 		r.outgrow(p)
 	}
-	if r.fate == streamed {
+	if r.stage == streaming {
 		r.pass(p)
 	}
 	r.body = append(r.body, p[:min(len(p), r.limit-len(r.body))]...)
@@ -228,22 +220,20 @@ func (r *recorder) ReadFrom(from io.Reader) (int64, error) {
 // outgrow begins to let the response out, if it may go: with p it is more than is kept.
 func (r *recorder) outgrow(p []byte) {
 	r.head.sniff(append(slices.Clip(r.body), p[:min(len(p), 512)]...))
-	if !r.head.delimited(r.request) {
-		r.fate = dropped
+	if r.abandoned || !r.head.delimited(r.request) {
+		r.stage = r.stage.next(spills)
 		return
 	}
-	r.fate = streamed
-	if !r.abandoned {
-		r.put(r.head.header)
-		r.w.WriteHeader(r.head.status)
-	}
+	r.stage = r.stage.next(flows)
+	r.put(r.head.header)
+	r.w.WriteHeader(r.head.status)
 	r.pass(r.body)
 }
 
 // pass lets bytes out, all but the last one. That the caller is gone is not the handler's
 // business: what it does is recorded all the same.
 func (r *recorder) pass(p []byte) {
-	if len(p) == 0 || r.abandoned {
+	if len(p) == 0 {
 		return
 	}
 	if len(r.held) > 0 {
@@ -262,19 +252,18 @@ func (r *recorder) Flush() { _ = r.FlushError() }
 func (r *recorder) FlushError() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.head.status == 0 {
+	if r.stage == waiting {
 		r.writeHeader(http.StatusOK)
 	}
-	switch {
-	case r.fate == streamed && !r.abandoned && !r.finished:
+	switch r.stage {
+	case streaming:
 		return http.NewResponseController(r.w).Flush()
-	case r.fate != kept, r.finished:
-		return nil
-	}
-	// net/http would send the header now, with the type of what there is, or with none.
-	r.head.sniff(r.body)
-	if _, has := r.head.header["Content-Type"]; !has {
-		r.head.header["Content-Type"] = nil
+	case keeping:
+		// net/http would send the header now, with the type of what there is, or with none.
+		r.head.sniff(r.body)
+		if _, has := r.head.header["Content-Type"]; !has {
+			r.head.header["Content-Type"] = nil
+		}
 	}
 	return nil
 }
@@ -302,7 +291,7 @@ func (r *recorder) EnableFullDuplex() error {
 func (r *recorder) control(do func(*http.ResponseController) error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.abandoned || r.finished {
+	if r.abandoned || r.stage.ended() {
 		return errReturned
 	}
 	return do(http.NewResponseController(r.w))
@@ -312,12 +301,11 @@ func (r *recorder) control(do func(*http.ResponseController) error) error {
 func (r *recorder) finish() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.head.status == 0 {
+	if r.stage == waiting {
 		r.silent = true
 		r.writeHeader(http.StatusOK)
 	}
-	r.finished = true
-	if r.fate == kept {
+	if r.stage = r.stage.next(returns); r.stage == kept {
 		r.head.sniff(r.body)
 	}
 	r.trailers = http.Header{}
@@ -342,7 +330,7 @@ func (r *recorder) incomplete() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case r.fate != kept:
+	case r.stage != kept:
 		return fmt.Errorf("its body has %d bytes, and the limit is %d", r.written, r.limit)
 	case r.head.declared == -1 || r.head.declared == r.written || !bodyAllowed(r.head.status) || r.request.Method == http.MethodHead:
 		return nil
@@ -355,7 +343,7 @@ func (r *recorder) incomplete() error {
 func (r *recorder) abandon() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.fate == streamed || r.finished {
+	if r.stage.out() || r.stage.ended() {
 		return false
 	}
 	r.abandoned = true
@@ -366,14 +354,14 @@ func (r *recorder) abandon() bool {
 func (r *recorder) begun() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.fate == streamed && !r.abandoned
+	return r.stage.out()
 }
 
 // withheld reports whether the response is one that cannot go out: the rest of it is gone.
 func (r *recorder) withheld() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.fate == dropped
+	return r.stage == dropped
 }
 
 // send gives the caller what was kept back.
@@ -383,7 +371,7 @@ func (r *recorder) send() {
 	if r.abandoned {
 		return
 	}
-	if r.fate == streamed {
+	if r.stage.out() {
 		_, _ = r.w.Write(r.held)
 		for name, values := range r.trailers {
 			delete(r.w.Header(), name) // what is announced would be sent as it was in the header, too
