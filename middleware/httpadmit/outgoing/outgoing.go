@@ -31,7 +31,7 @@
 //
 // # Invariants
 //
-//  1. No two tries of one RoundTrip carry different keys.
+//  1. No two tries of one RoundTrip carry different keys, and none carries two.
 //  2. The caller's request is never changed.
 //  3. The last try's answer, or error, is what the caller gets: nothing is made up.
 //  4. A key that cannot be sent, an empty one in a context too, fails the request before
@@ -178,8 +178,11 @@ func (t *Transport) header(r *http.Request) (http.Header, error) {
 	if header == nil {
 		header = http.Header{}
 	}
-	if len(header[headerName]) > 0 {
-		return header, nil
+	for name, lines := range header {
+		// Names that were put into the map by hand go out as they are, and mean the same.
+		if len(lines) > 0 && http.CanonicalHeaderKey(name) == headerName {
+			return header, nil
+		}
 	}
 	if before := r.Response; before != nil && before.Request != nil && before.Request.Method == r.Method &&
 		(before.StatusCode == http.StatusTemporaryRedirect || before.StatusCode == http.StatusPermanentRedirect) {

@@ -146,6 +146,11 @@ func TestKeys(t *testing.T) {
 		want    string
 	}{
 		{"the header", []outgoing.Option{fixed}, func(r *http.Request) { r.Header.Set("Idempotency-Key", "bare") }, "bare"},
+		{"the header over the context", nil, func(r *http.Request) {
+			*r = *r.WithContext(outgoing.ContextWithKey(r.Context(), "ctx"))
+			r.Header.Set("Idempotency-Key", "own")
+		}, "own"},
+		{"the header, as it is spelt", []outgoing.Option{fixed}, func(r *http.Request) { r.Header["idempotency-key"] = []string{"small"} }, "small"},
 		{"the context", []outgoing.Option{fixed}, func(r *http.Request) {
 			*r = *r.WithContext(outgoing.ContextWithKey(r.Context(), `a "b"`))
 		}, `"a \"b\""`},
@@ -159,7 +164,7 @@ func TestKeys(t *testing.T) {
 		if key := s.wantTries(t, 2, "x"); key != c.want {
 			t.Errorf("%s: key %s, want %s", c.name, key, c.want)
 		}
-		if c.name != "the header" && request.Header.Get("Idempotency-Key") != "" {
+		if !strings.HasPrefix(c.name, "the header") && request.Header.Get("Idempotency-Key") != "" {
 			t.Errorf("%s: the caller's request was changed", c.name)
 		}
 	}
