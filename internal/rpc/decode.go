@@ -122,7 +122,7 @@ func (s *server) checkResponse(field string, r *coordinatorv1.Response) error {
 		return invalid(field+".code", "is %d, the limit is %d", code, admission.ResponseCodeMax)
 	}
 	if lines := len(r.GetHeaders()); lines > admission.HeadersMax {
-		return invalid(field+".headers", "has %d lines, the limit is %d", lines, admission.HeadersMax)
+		return tooManyHeaders(field, lines)
 	}
 	if size := responseBytes(r); size > s.settings.ResponseBytesMax {
 		return reason.Violation(reason.ResponseTooLarge, field, fmt.Sprintf(
@@ -137,6 +137,10 @@ func (s *server) checkResponse(field string, r *coordinatorv1.Response) error {
 		}
 	}
 	return checkHeaderValue(field+".content_type", r.GetContentType())
+}
+
+func tooManyHeaders(response string, lines int) error {
+	return invalid(response+".headers", "has %d lines, the limit is %d", lines, admission.HeadersMax)
 }
 
 // checkHeaderName asks for a token (RFC 9110, section 5.6.2), with trailerPrefix before it

@@ -179,7 +179,7 @@ func (x *session) receive() error {
 		}
 		for call, err := range callsOf(request) {
 			if err == nil {
-				err = x.start(call)
+				err = x.start(call.call, call.wrong)
 			}
 			if err != nil {
 				return err
@@ -188,8 +188,8 @@ func (x *session) receive() error {
 	}
 }
 
-// start starts one call once there is room for it.
-func (x *session) start(call *coordinatorv1.SessionCall) error {
+// start starts one call once there is room for it. wrong is what is wrong with it.
+func (x *session) start(call *coordinatorv1.SessionCall, wrong error) error {
 	received := time.Now()
 	if call.GetCancel() != nil {
 		x.mu.Lock()
@@ -207,7 +207,7 @@ func (x *session) start(call *coordinatorv1.SessionCall) error {
 		x.room.give(size)
 		return nil // as above
 	}
-	w := &sessionWork{session: x, call: call, received: received, size: size, held: held{node: x.service.unsent, link: x.link}}
+	w := &sessionWork{session: x, call: call, received: received, size: size, wrong: wrong, held: held{node: x.service.unsent, link: x.link}}
 	w.begin(x.ctx)
 	if err := x.admit(call.GetId(), w.cancel); err != nil {
 		w.cancel()
@@ -228,7 +228,7 @@ type sessionWork struct {
 	call     *coordinatorv1.SessionCall
 	received time.Time
 	size     int
-	wrong    error // its timeout is none
+	wrong    error // with the call
 	held     held
 	told     told
 }

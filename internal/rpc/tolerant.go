@@ -10,11 +10,9 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
-	"google.golang.org/protobuf/encoding/protowire"
 	protobuf "google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/internal/reason"
 	"github.com/atmostonce/coordinator/internal/shard"
 )
@@ -68,8 +66,21 @@ func (c tolerantCodec) Unmarshal(data mem.BufferSlice, into any) error {
 	case data.Len() > MessageBytesMax:
 		e.wrong = tooLarge(data, e.ProtoReflect().Descriptor())
 	case keepEncoded(data, e.Message):
-	case c.CodecV2.Unmarshal(data, e.Message) != nil:
-		e.wrong = notThisMessage()
+	default:
+		e.wrong = decode(data, e.Message)
+	}
+	return nil
+}
+
+// decode decodes what is not too large.
+func decode(data mem.BufferSlice, into protobuf.Message) error {
+	raw := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	defer raw.Free()
+	if err := tooManyLines(raw.ReadOnlyData(), into); err != nil {
+		return err
+	}
+	if protobuf.Unmarshal(raw.ReadOnlyData(), into) != nil {
+		return notThisMessage()
 	}
 	return nil
 }
@@ -77,20 +88,14 @@ func (c tolerantCodec) Unmarshal(data mem.BufferSlice, into any) error {
 // tooLarge is the error of a message that is not even decoded. Where the response to be
 // stored is what makes it too large, the call may do without its body.
 func tooLarge(data mem.BufferSlice, of protoreflect.MessageDescriptor) error {
-	response := (*coordinatorv1.Response)(nil).ProtoReflect().Descriptor().FullName()
 	raw := data.MaterializeToBuffer(mem.DefaultBufferPool())
 	defer raw.Free()
-	for rest := raw.ReadOnlyData(); len(rest) > 0; {
-		number, _, size := protowire.ConsumeField(rest)
-		if size < 0 {
-			break
-		}
-		field := of.Fields().ByNumber(number)
-		if field != nil && field.Message() != nil && field.Message().FullName() == response && size > responseFieldMax {
+	for f := range fieldsOf(raw.ReadOnlyData()) {
+		field := of.Fields().ByNumber(f.number)
+		if field != nil && field.Message() != nil && field.Message().FullName() == responseName && len(f.value) > responseFieldMax {
 			return reason.Violation(reason.ResponseTooLarge, string(field.Name()), fmt.Sprintf(
-				"is %d bytes long, which no node stores", size))
+				"is %d bytes long, which no node stores", len(f.value)))
 		}
-		rest = rest[size:]
 	}
 	return invalid("request", "is %d bytes long, the limit is %d", data.Len(), MessageBytesMax)
 }
