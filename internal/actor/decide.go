@@ -25,7 +25,9 @@ func (a *Actor) decideAll() {
 // anything.
 func (a *Actor) decideSome() (some bool) {
 	err := a.cfg.Store.View(func(tx *store.Tx) error {
-		some = a.wakeWaiters(tx, a.moment(tx))
+		if len(a.dirty) > 0 {
+			some = a.wakeWaiters(tx, a.moment(tx))
+		}
 		calls := a.takeCalls()
 		at := a.moment(tx) // after the last of them was received
 		for _, c := range calls {
