@@ -117,6 +117,29 @@ func TestAWaiterTakesOverAtTheDeadline(t *testing.T) {
 	})
 }
 
+// The deadline has moved since the waiters came, and only the first of them has been told of
+// that: whoever is first after it is told, too.
+func TestTheNextWaiterTakesOverAtTheDeadline(t *testing.T) {
+	for name, first := range map[string]time.Duration{"the first goes away": time.Hour, "the first's wait ends": 30 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, nil, func(t *testing.T, s *testShard) {
+				token := s.grant("k", 10*time.Second)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				s.wait(ctx, "k", first)
+				second := s.wait(t.Context(), "k", time.Hour)
+				s.mustSubmit(Request{Command: admission.Extend{Identity: key("k"), Token: token, PendingTTL: time.Minute, Span: time.Hour}, Received: time.Now()})
+				time.Sleep(40 * time.Second) // the first deadline has passed
+				cancel()
+				time.Sleep(21 * time.Second)
+				if !second.isDone() || second.reply.Answer.Previous.End != admission.EndedLapsed {
+					t.Errorf("after the deadline: %+v, %v", second.reply.Answer, second.err)
+				}
+			})
+		})
+	}
+}
+
 func TestAWaitEnds(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, s *testShard) {
 		s.grant("k", time.Minute)

@@ -113,7 +113,7 @@ func (a *Actor) closeEntry(now time.Time) {
 	}
 	e := a.open
 	a.open = openEntry{}
-	e.dropGone(a.touch) // who was a waiter leaves its turn to the next in the queue
+	e.dropGone(a.touch)
 	p := &proposal{entrants: e.entrants}
 	if n := p.calls(); n > 0 {
 		p.reclaim = a.reclaimBeside(n, now)

@@ -93,6 +93,9 @@ func (a *Actor) settle(e ended) {
 	} else {
 		a.applied(p, e.result)
 	}
+	for _, c := range p.commands {
+		a.touch(c) // those as well whom the entry itself has parked
+	}
 	if e.carriedOut() {
 		return
 	}
@@ -106,9 +109,6 @@ func (a *Actor) settle(e ended) {
 // lost is called when an entry of the present term has failed. Whatever the reason, a
 // term whose first entry did not come through is begun again.
 func (a *Actor) lost(p *proposal) {
-	for _, c := range p.commands {
-		a.touch(c) // the next in the queue is not held up by what befell the first
-	}
 	// What is due stays due, and Raft may refuse it at once for seconds on end: while
 	// it waits for the answer of a server that it hands leadership over to.
 	a.quietTill = time.Now().Add(beginAgainAfter)
@@ -133,7 +133,6 @@ func (a *Actor) applied(p *proposal, result *raftfsm.Result) {
 	earliest, _ := a.earliest()
 	due := alarm.Due(earliest, a.lead.live(now))
 	for i, c := range p.commands {
-		a.touch(c) // in the log's order: whom one command has parked, those behind it may wake
 		if p.expired {
 			continue // it has its outcome
 		}

@@ -73,8 +73,15 @@ func (a *Actor) unpark(c *call) {
 	a.waiting.Store(int64(len(a.parked.sleep)))
 }
 
-// touch notes that the record of a call may have changed: its waiters are looked at. A call
-// that is about no record has none.
+// touch notes that the waiters for the record of a call are to be looked at. They are
+//
+//   - when a command for it leaves an entry, whatever becomes of either: the record may have
+//     changed, and a waiter that had its turn leaves that to the next in the queue;
+//   - when a waiter leaves the queue, or its record's deadline comes: the first in the queue is
+//     the one that sleeps until the deadline that there is now.
+//
+// A look that finds nothing changed costs no more than that. A call that is about no record has
+// no waiters.
 func (a *Actor) touch(c *call) {
 	id, _ := c.identity()
 	if _, some := a.parked.queues[id]; some && !a.parked.touched[id] {
