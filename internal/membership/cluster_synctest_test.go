@@ -397,13 +397,14 @@ func TestReplacedNodeJoins(t *testing.T) {
 			t.Fatal(err)
 		}
 		n1.membership.Observe(servers)
+		n1.membership.note()
 		if got := n1.file.State().Members; !slices.Equal(got, before.Members) {
 			t.Errorf("what was not written counts: %+v", got)
 		}
 		if err := os.Remove(blocked); err != nil {
 			t.Fatal(err)
 		}
-		n1.membership.Observe(servers)
+		n1.membership.note()
 		// Another node, whose shards do not know of the newcomer yet, has the word of those that do.
 		if got := n3.membership.ExchangeOnce(t.Context(), n3)[replaced]; got != (Contact{Instead: newcomer, Succeeded: true}) {
 			t.Errorf("n3 sees %+v", got)
@@ -412,6 +413,7 @@ func TestReplacedNodeJoins(t *testing.T) {
 			t.Errorf("n1 sees %+v", got)
 		}
 		n3.membership.Observe(servers)
+		n3.membership.note()
 		time.Sleep(5 * time.Second)
 		after := p.file.State()
 		if after.ClusterID != before.ClusterID || after.Founder || after.ShardsCreated {

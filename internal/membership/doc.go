@@ -48,5 +48,6 @@
 //
 // Errors of [Open] are for the operator: the node does not start. A failed write of
 // node.json while a cluster begins ends the node; one that only notes who came
-// and went is logged, and tried again. Peers that do not answer are waited for.
+// and went is logged, and tried again. While a write takes its time the node says what is
+// on disk. Peers that do not answer are waited for.
 package membership

@@ -169,6 +169,11 @@ func decode(content []byte) (State, error) {
 type File struct {
 	path string
 
+	// writing is held over a change, for as long as the disk takes.
+	writing sync.Mutex
+
+	// mu is not held while anything waits for the disk: others hear of this node
+	// meanwhile, by what is on it.
 	mu    sync.Mutex
 	state State
 	file  disk.Place // that holds state
@@ -280,7 +285,7 @@ func random() string {
 	return hex.EncodeToString(raw[:])
 }
 
-// State returns what the file says.
+// State returns what the file says: what is being written counts once it is durable.
 func (f *File) State() State {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -310,15 +315,14 @@ func (f *File) ShardsCreated() error {
 
 // update changes the file, on disk first. Who is told of a change can rely on it.
 func (f *File) update(change func(*State)) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	next := f.state
-	next.Members = slices.Clone(next.Members)
+	f.writing.Lock()
+	defer f.writing.Unlock()
+	before, next := f.State(), f.State()
 	change(&next)
-	if f.state.ClusterID != "" && next.ClusterID != f.state.ClusterID {
+	if before.ClusterID != "" && next.ClusterID != before.ClusterID {
 		panic("membership: a node's cluster never changes (invariant 2)")
 	}
-	if next.Incarnation != f.state.Incarnation || next.NodeID != f.state.NodeID || next.Shards != f.state.Shards {
+	if next.Incarnation != before.Incarnation || next.NodeID != before.NodeID || next.Shards != before.Shards {
 		panic("membership: a node's identity never changes (invariant 1)")
 	}
 	if err := next.check(); err != nil {
@@ -330,14 +334,16 @@ func (f *File) update(change func(*State)) error {
 const temporary = ".tmp"
 
 // write replaces the file: after a crash it is the old one or the new one. It does
-// not touch a file that is somebody else's.
+// not touch a file that is somebody else's. One write runs at a time.
 func (f *File) write(state *State) error {
-	if f.file.Path() != "" {
-		if err := f.file.Check(); err != nil {
+	if old := f.current(); old.Path() != "" {
+		if err := old.Check(); err != nil {
 			return err
 		}
 	}
 	file, err := replaceFile(f.path, encode(state))
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if file.Path() != "" {
 		f.file = file
 	}

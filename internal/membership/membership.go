@@ -279,11 +279,12 @@ func (m *Membership) askAll(ctx context.Context, ask Asker, say *peer.HelloMessa
 // Exchange tells the other members where this node is and learns where they are, until
 // ctx ends. It is called once the node belongs to a cluster. Before each round it takes
 // who the members are from servers, which returns what the Raft configurations of
-// the shards hold, see [Membership.Observe].
+// the shards hold, see [Membership.Observe], and after it notes them in node.json.
 func (m *Membership) Exchange(ctx context.Context, ask Asker, servers func() map[raft.ServerID]raft.ServerAddress) {
 	for ctx.Err() == nil {
 		m.Observe(servers())
 		m.ExchangeOnce(ctx, ask)
+		m.note()
 		select {
 		case <-ctx.Done():
 		case <-time.After(m.cfg.ExchangeEvery):
@@ -376,7 +377,7 @@ func (m *Membership) noteRemoval(goneFor, met int) {
 
 // Observe takes over who the members are from the Raft configurations of the shards.
 // This node stays in the list even where they leave it out: it is for the others to
-// say that it is gone.
+// say that it is gone. It waits for no disk; [Membership.Exchange] notes what is known.
 func (m *Membership) Observe(servers map[raft.ServerID]raft.ServerAddress) {
 	if len(servers) == 0 {
 		return
@@ -400,11 +401,14 @@ func (m *Membership) Observe(servers map[raft.ServerID]raft.ServerAddress) {
 			members = append(members, known)
 		}
 	}
-	changed := m.directory.set(members)
-	members = m.directory.Members()
-	if changed {
-		m.cfg.Logger.Info("the members have changed", "members", members)
+	if m.directory.set(members) {
+		m.cfg.Logger.Info("the members have changed", "members", m.directory.Members())
 	}
+}
+
+// note writes down who the members are, where the file has others.
+func (m *Membership) note() {
+	members := m.directory.Members()
 	same := func(a, b peer.Member) bool { return a.ID() == b.ID() }
 	if slices.EqualFunc(m.cfg.File.State().Members, members, same) {
 		return
