@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -119,47 +120,90 @@ func (n *Node) comesToKnow(ctx context.Context, id raft.ServerID) bool {
 	}
 }
 
-// Replace implements rpc.Membership. The lost one goes first: then a majority of those
-// that kept their records is needed for everything, also for taking in the new one.
+// Replace implements rpc.Membership. It makes one change after the other, each for who answers
+// then. One replacement in a shard waits for the end of another: what that one has done is not
+// undone for a node that was there before.
 func (c cluster) Replace(ctx context.Context, number int, nodeID string) (newcomer rpc.Newcomer, changed bool, err error) {
-	n := c.node
-	router := n.shards.router.Load()
+	router := c.node.shards.router.Load()
 	if router == nil {
 		return rpc.Newcomer{}, false, actor.ErrNoLeader
 	}
-	if newcomer, err = n.askNewcomer(ctx, nodeID); err != nil {
-		return rpc.Newcomer{}, false, err
+	replacing := c.node.shards.each[number].replacing
+	select {
+	case replacing <- struct{}{}:
+		defer func() { <-replacing }()
+	case <-ctx.Done():
+		return rpc.Newcomer{}, false, ctx.Err()
 	}
-	id := peer.ServerID(newcomer.NodeID, newcomer.Incarnation)
 	group := router.Replica(number).Group()
-	voter := false
-	for _, server := range group.Configuration().Servers {
+	logger := c.node.cfg.Logger.With("shard", number)
+	for {
+		var (
+			lost  raft.ServerID
+			taken bool
+		)
+		if newcomer, lost, taken, err = c.node.standing(ctx, group, nodeID); err != nil {
+			return newcomer, changed, err
+		}
+		id := peer.ServerID(newcomer.NodeID, newcomer.Incarnation)
 		switch {
-		case peer.NodeName(server.ID) != newcomer.NodeID:
-		case server.ID == id:
-			voter = server.Suffrage == raft.Voter
-		default:
-			if err := group.RemoveServer(server.ID, replaceWithin); err != nil {
+		case lost != "":
+			// It goes first: then a majority of those that kept their records is needed for
+			// everything, also for taking in the new one.
+			if err := group.RemoveServer(lost, replaceWithin); err != nil {
 				return newcomer, changed, membershipFault(err)
 			}
 			changed = true
-			n.cfg.Logger.Warn("took a lost member out of a shard", "shard", number, "server", string(server.ID))
+			logger.Warn("took a lost member out of a shard", "server", string(lost))
+			continue
+		case !taken:
+			if err := group.AddVoter(id, peer.Address(id, newcomer.PeerAddress), replaceWithin); err != nil {
+				return newcomer, changed, membershipFault(err)
+			}
+			changed = true
+			logger.Warn("took a new member into a shard", "server", string(id), "address", newcomer.PeerAddress)
 		}
+		// The newcomer waits to hear of it.
+		c.node.membership.Observe(c.node.servers())
+		return newcomer, changed, nil
 	}
-	if !voter {
-		if err := group.AddVoter(id, peer.Address(id, newcomer.PeerAddress), replaceWithin); err != nil {
-			return newcomer, changed, membershipFault(err)
+}
+
+// standing returns who answers now under a node's name, and how it stands in a shard that is led
+// here: another incarnation that has its place, "" for none, and whether it has a vote itself.
+func (n *Node) standing(ctx context.Context, group *raftfsm.Group, nodeID string) (
+	newcomer rpc.Newcomer, lost raft.ServerID, taken bool, err error,
+) {
+	for {
+		term := group.Term()
+		settled, err := group.Settled(ctx)
+		if err != nil {
+			return newcomer, "", false, membershipFault(err)
 		}
-		changed = true
-		n.cfg.Logger.Warn("took a new member into a shard", "shard", number, "server", string(id), "address", newcomer.PeerAddress)
+		if newcomer, err = n.askNewcomer(ctx, nodeID); err != nil {
+			return newcomer, "", false, err
+		}
+		if group.Term() != term {
+			continue // another leader may have replaced it since
+		}
+		for _, server := range settled.Servers {
+			switch {
+			case peer.NodeName(server.ID) != nodeID:
+			case server.ID == peer.ServerID(nodeID, newcomer.Incarnation):
+				taken = server.Suffrage == raft.Voter
+			default:
+				lost = server.ID
+			}
+		}
+		return newcomer, lost, taken, nil
 	}
-	// The newcomer waits to hear of it.
-	n.membership.Observe(n.servers())
-	return newcomer, changed, nil
 }
 
 func membershipFault(err error) error {
-	if raftfsm.Classify(err) == raftfsm.NotApplied {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return err
+	case raftfsm.Classify(err) == raftfsm.NotApplied:
 		return fmt.Errorf("%w: %w", actor.ErrNoLeader, err)
 	}
 	return fmt.Errorf("%w: %w", actor.ErrOutcomeUnknown, err)

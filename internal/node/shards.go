@@ -25,8 +25,9 @@ type shards struct {
 
 // openShard is a shard that may be open.
 type openShard struct {
-	replica atomic.Pointer[shard.Replica]
-	opened  chan struct{} // closed once replica is set
+	replica   atomic.Pointer[shard.Replica]
+	opened    chan struct{} // closed once replica is set
+	replacing chan struct{} // capacity 1: held by whoever changes its members
 }
 
 var _ rpc.Shards = (*shards)(nil)
@@ -35,6 +36,7 @@ func newShards(count int) *shards {
 	s := &shards{count: count, each: make([]openShard, count)}
 	for i := range s.each {
 		s.each[i].opened = make(chan struct{})
+		s.each[i].replacing = make(chan struct{}, 1)
 	}
 	return s
 }

@@ -181,6 +181,31 @@ func successor(followers []Follower, to raft.ServerID, since time.Time) (picked 
 	return picked, errors.New("no other voter has answered lately")
 }
 
+// Settled returns the group's configuration once it is committed. It returns an error where
+// this replica does not lead, or stops to lead meanwhile.
+func (g *Group) Settled(ctx context.Context) (raft.Configuration, error) {
+	// In this order: the entry that brought it is none after the last one.
+	configuration, last := g.Configuration(), g.raft.LastIndex()
+	look := time.NewTicker(settledLook)
+	defer look.Stop()
+	for {
+		switch {
+		case !g.IsLeader():
+			return raft.Configuration{}, raft.ErrNotLeader
+		case g.raft.CommitIndex() >= last:
+			return configuration, nil
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return raft.Configuration{}, ctx.Err()
+		}
+	}
+}
+
+// settledLook is the time between two looks at whether a configuration is committed.
+const settledLook = 5 * time.Millisecond
+
 // AddVoter adds a server with a vote, or gives it one, or another address. It
 // returns once that is committed, or leadership is lost; within, more than 0, bounds
 // the time until it is begun.
