@@ -11,7 +11,7 @@
 //	recent.go     the last entries, in memory
 //	tail.go       what a crash may leave behind in the last segment
 //	filer.go      segments whose end was cut off are read
-//	index.go      the WAL's own index, whose failures are told
+//	index.go      the WAL's own index, whose failures are told, and what is a panic elsewhere
 //	segments.go   the segments' files, and how many bytes they take
 //	blocks.go     a write of whole blocks, past the page cache where that can be
 //
@@ -45,6 +45,7 @@
 //
 // [Open] returns an error that names the directory or the file. Every other error is that of
 // a call, and says nothing about whether a write has reached the disk: who has failed to
-// write opens the log anew, in a new process, and reads what is there. Nothing here ends a
-// process, times a call or waits for anything but the disk; package raftfsm does.
+// write opens the log anew, in a new process, and reads what is there. Files that are so
+// damaged that what reads them panics are an error as well. Nothing here ends a process,
+// times a call or waits for anything but the disk; package raftfsm does.
 package raftlog

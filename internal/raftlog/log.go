@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"sync"
 
 	"github.com/hashicorp/go-hclog"
@@ -45,17 +44,17 @@ type Options struct {
 
 // Open opens the log in the directory, which exists. An error names the directory or a file.
 func Open(dir string, options Options) (opened *Log, err error) {
+	err = guard("log "+dir, func() (err error) {
+		opened, err = open(dir, options)
+		return err
+	})
+	return opened, err
+}
+
+func open(dir string, options Options) (*Log, error) {
 	if err := checkIndex(dir, !options.Create); err != nil {
 		return nil, err
 	}
-	// A page that the disk cannot read is a fault.
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		// bbolt's way to say that a page is damaged.
-		if recovered := recover(); recovered != nil {
-			opened, err = nil, fmt.Errorf("log %s is damaged: what reads it makes no sense of it (%v)", dir, recovered)
-		}
-	}()
 	files := newSegmentFiles(options.Rotated, options.Logger)
 	meta := &walIndex{}
 	if err := settleTail(dir, meta); err != nil {
@@ -264,7 +263,7 @@ func (l *Log) GetLog(index uint64, log *raft.Log) error {
 	}
 	l.cuts.RLock()
 	defer l.cuts.RUnlock()
-	if err := l.WAL.GetLog(index, log); err != nil {
+	if err := guard("it", func() error { return l.WAL.GetLog(index, log) }); err != nil {
 		return err
 	}
 	if log.Index != index { // a length before it is damaged: the WAL counts what it finds
