@@ -10,7 +10,7 @@
 //	end.go        a file beside the log that says up to where it was synced
 //	recent.go     the last entries, in memory
 //	tail.go       what a crash may leave behind in the last segment
-//	filer.go      segments whose end was cut off are read
+//	filer.go      segments whose end was cut off are read, and full ones take no memory
 //	index.go      the WAL's own index, whose failures are told, and what is a panic elsewhere
 //	segments.go   the segments' files, and how many bytes they take
 //	blocks.go     a write of whole blocks, past the page cache where that can be
@@ -39,7 +39,9 @@
 // The last of them, up to 64 and up to 1 MiB of data, are read from memory. They are put
 // there once they are synced, and forgotten at every cut of the log, whichever end is cut.
 // An entry that is read from the disk is checked by its seal; one from memory has never
-// left it.
+// left it. Beside these, the log takes what an append of 4 MiB, or of one larger entry,
+// needs: what is appended at once is stored in portions of that, and only the last segment
+// keeps a buffer.
 //
 // # What may fail, and who hears of it
 //

@@ -14,7 +14,6 @@ import (
 	"github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
 	"github.com/hashicorp/raft-wal/metadb"
-	"github.com/hashicorp/raft-wal/segment"
 
 	"github.com/atmostonce/coordinator/internal/disk"
 	"github.com/atmostonce/coordinator/internal/store"
@@ -63,7 +62,7 @@ func open(dir string, options Options) (*Log, error) {
 	log, err := wal.Open(dir,
 		wal.WithSegmentSize(SegmentBytes),
 		wal.WithMetaStore(meta),
-		wal.WithSegmentFiler(segmentFiler{segment.NewFiler(dir, files)}),
+		wal.WithSegmentFiler(newSegmentFiler(dir, files)),
 		wal.WithLogger(options.WALLogger),
 	)
 	if err != nil {
@@ -182,27 +181,55 @@ func (l *Log) Bytes() int64 { return l.files.total() }
 // Tail returns where the segment is that is written to; the zero value where there is none.
 func (l *Log) Tail() disk.Place { return l.files.current() }
 
+// appendBytesMax bounds what is appended at a time, unless one entry takes more: a follower that
+// catches up is sent 64 entries of up to 1 MiB, of which the WAL would make three more copies.
+const appendBytesMax = 4 << 20
+
 // StoreLogs implements raft.LogStore. An error that wraps errContradiction or errLink is
-// about the entries; nothing has been stored.
+// about the entries; nothing has been stored. After another one, some of them may have been.
 func (l *Log) StoreLogs(logs []*raft.Log) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	end, linked, stored := l.end, make([]*raft.Log, len(logs)), make([]*raft.Log, len(logs))
+	end, ends := l.end, make([]chainEnd, len(logs))
+	linked, stored := make([]*raft.Log, len(logs)), make([]*raft.Log, len(logs))
 	for i, log := range logs {
 		next, to, err := end.after(log)
 		if err != nil {
 			return fmt.Errorf("entry %d of term %d: %w", log.Index, log.Term, err)
 		}
-		end = next
+		end, ends[i] = next, next
 		linked[i], stored[i] = seal(log, to)
 	}
 	if l.ahead != nil && len(logs[0].Extensions) == 0 {
 		l.ahead(store.Position{Index: l.end.index, Term: l.term}, linked)
 	}
+	for from, to := 0, 0; from < len(logs); from = to {
+		to = from + portion(stored[from:])
+		if err := l.append(linked[from:to], stored[from:to], ends[to-1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// portion returns how many of the entries are appended at a time: the first, and those behind
+// it that appendBytesMax has room for.
+func portion(logs []*raft.Log) int {
+	bytes := len(logs[0].Data)
+	for i, log := range logs[1:] {
+		if bytes += len(log.Data); bytes > appendBytesMax {
+			return i + 1
+		}
+	}
+	return len(logs)
+}
+
+// append makes entries durable, behind which the log ends as is said. l.mu is held.
+func (l *Log) append(linked, stored []*raft.Log, end chainEnd) error {
 	if err := l.WAL.StoreLogs(stored); err != nil {
 		return err
 	}
-	l.end, l.term = end, logs[len(logs)-1].Term
+	l.end, l.term = end, stored[len(stored)-1].Term
 	l.recent.add(linked)
 	return errors.Join(l.endFile.write(end), l.rotation())
 }
