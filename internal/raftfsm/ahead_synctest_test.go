@@ -705,7 +705,7 @@ func TestCloseWhileEntriesAreSentAhead(t *testing.T) {
 			closed := make(chan error, 1)
 			// One forerun is on its way and Close waits for it; then another is begun.
 			blocked := make(chan struct{})
-			g.transport.foreruns.Go(func() { <-blocked })
+			g.transport.out.foreruns.Go(func() { <-blocked })
 			go func() { closed <- g.Close(context.Background()) }()
 			synctest.Wait()
 			go close(blocked)

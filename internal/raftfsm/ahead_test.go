@@ -108,25 +108,25 @@ func TestWhomIsSentToAhead(t *testing.T) {
 	three := raft.Configuration{Servers: []raft.Server{voter("a"), voter("b"), voter("c")}}
 	for _, test := range []struct {
 		name    string
-		prepare func(tr *transport)
+		prepare func(tr *outbound)
 		servers []raft.Server // where they are not three
 		want    raft.ServerID
 	}{
 		{name: "the quickest", want: "c"},
-		{name: "one that nothing is known of", prepare: func(tr *transport) { tr.line("b").took = 0 }, want: "b"},
-		{name: "not one that is behind", prepare: func(tr *transport) {
+		{name: "one that nothing is known of", prepare: func(tr *outbound) { tr.line("b").took = 0 }, want: "b"},
+		{name: "not one that is behind", prepare: func(tr *outbound) {
 			tr.acknowledged.followers["c"].match = 6
 		}, want: "b"},
-		{name: "not one that is thought to be further", prepare: func(tr *transport) {
+		{name: "not one that is thought to be further", prepare: func(tr *outbound) {
 			tr.acknowledged.followers["c"].match = 8
 		}, want: "b"},
-		{name: "not one that raft is on its way to", prepare: func(tr *transport) { tr.line("c").enter(following(5, 6, 4, 7)) }, want: "b"},
-		{name: "not one that has an answer waiting", prepare: func(tr *transport) { tr.line("c").overtake(arrived(following(5, 7, 4, 8))) }, want: "b"},
-		{name: "nobody", prepare: func(tr *transport) {
+		{name: "not one that raft is on its way to", prepare: func(tr *outbound) { tr.line("c").enter(following(5, 6, 4, 7)) }, want: "b"},
+		{name: "not one that has an answer waiting", prepare: func(tr *outbound) { tr.line("c").overtake(arrived(following(5, 7, 4, 8))) }, want: "b"},
+		{name: "nobody", prepare: func(tr *outbound) {
 			tr.line("b").enter(following(5, 6, 4, 7))
 			tr.line("c").enter(following(5, 6, 4, 7))
 		}},
-		{name: "nobody in a term that nothing was acknowledged in", prepare: func(tr *transport) {
+		{name: "nobody in a term that nothing was acknowledged in", prepare: func(tr *outbound) {
 			tr.acknowledged.appended("b", time.Now(), following(6, 0, 0), &raft.AppendEntriesResponse{Term: 6, Success: true})
 		}},
 		{name: "not one without a vote", servers: []raft.Server{voter("a"), voter("b"), {ID: "c", Suffrage: raft.Nonvoter}}, want: "b"},
@@ -134,7 +134,7 @@ func TestWhomIsSentToAhead(t *testing.T) {
 		{name: "not itself", servers: []raft.Server{voter("a")}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			tr := &transport{self: "a", acknowledged: newAcknowledgements(), lines: make(map[raft.ServerID]*line)}
+			tr := &outbound{self: "a", acknowledged: newAcknowledgements(), lines: make(map[raft.ServerID]*line)}
 			for _, id := range []raft.ServerID{"a", "b", "c"} {
 				tr.acknowledged.appended(id, time.Now(), following(5, 6, 5, 7), &raft.AppendEntriesResponse{Term: 5, Success: true})
 			}
@@ -168,7 +168,7 @@ func pair(t *testing.T, test func(t *testing.T, sender *transport, count func() 
 			return newTransport(&cfg, newSlogAdapter(discard()), acceptAll)
 		}
 		receiver, sender := open("b"), open("a")
-		receiver.serve(&raft.Raft{})
+		receiver.runs.begin(&raft.Raft{})
 		requests, stop, done := 0, make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(done)
@@ -224,7 +224,7 @@ func TestWhatWasSentAheadIsNotSentAgain(t *testing.T) {
 					request: following(5, 7, 4, 8), sent: time.Now(), done: make(chan struct{}),
 					response: raft.AppendEntriesResponse{Term: 5, LastLog: 8, Success: true}, err: test.err,
 				}
-				sender.line("b").overtake(ahead)
+				sender.out.line("b").overtake(ahead)
 				close(ahead.done)
 				time.Sleep(test.old)
 				var response raft.AppendEntriesResponse
@@ -237,7 +237,7 @@ func TestWhatWasSentAheadIsNotSentAgain(t *testing.T) {
 				if wanted := uint64(8 + 92*test.sent); test.want == nil && response.LastLog != wanted {
 					t.Errorf("the answer is %+v, want the one that says %d", response, wanted)
 				}
-				if _, idle := sender.line("b").idle(); !idle {
+				if _, idle := sender.out.line("b").idle(); !idle {
 					t.Error("the line is in use after that")
 				}
 				// And the next time there is nothing to be found.
@@ -254,7 +254,7 @@ func TestWhatWasSentAheadIsNotSentAgain(t *testing.T) {
 func TestRaftWaitsForWhatIsOnItsWay(t *testing.T) {
 	pair(t, func(t *testing.T, sender *transport, count func() int) {
 		ahead := &forerun{request: following(5, 7, 4, 8), sent: time.Now(), done: make(chan struct{})}
-		sender.line("b").overtake(ahead)
+		sender.out.line("b").overtake(ahead)
 		answered := make(chan error, 1)
 		go func() {
 			answered <- sender.AppendEntries("b", "b", asked(following(5, 7, 4, 8)), &raft.AppendEntriesResponse{})
@@ -274,11 +274,11 @@ func TestRaftWaitsForWhatIsOnItsWay(t *testing.T) {
 func TestHeartbeatsDoNotWaitForWhatIsAhead(t *testing.T) {
 	pair(t, func(t *testing.T, sender *transport, count func() int) {
 		ahead := &forerun{request: following(5, 7, 4, 8), sent: time.Now(), done: make(chan struct{})}
-		sender.line("b").overtake(ahead)
+		sender.out.line("b").overtake(ahead)
 		if err := sender.AppendEntries("b", "b", asked(following(5, 0, 0)), &raft.AppendEntriesResponse{}); err != nil || count() != 1 {
 			t.Errorf("error %v, sent %d times", err, count())
 		}
-		if sender.line("b").enter(following(5, 7, 4, 8)) != ahead {
+		if sender.out.line("b").enter(following(5, 7, 4, 8)) != ahead {
 			t.Error("the heartbeat has taken what was ahead")
 		}
 	})
@@ -291,12 +291,12 @@ func TestNothingIsSentAheadBehindAnUnknownPlace(t *testing.T) {
 		cfg := GroupConfig{Self: "a", Layer: n.layer("a"), Timing: DefaultTiming()}
 		tr := newTransport(&cfg, newSlogAdapter(discard()), acceptAll)
 		entries := []*raft.Log{{Index: 8, Term: 5}}
-		tr.sendAhead(store.Position{Index: 7, Term: 4}, entries) // there is no raft yet
-		tr.serve(&raft.Raft{})
-		tr.sendAhead(store.Position{Index: 7}, entries)
-		tr.sendAhead(store.Position{Index: 7, Term: 4}, entries) // in a group of nobody
-		if len(tr.lines) != 0 {
-			t.Errorf("%d followers were looked at", len(tr.lines))
+		tr.out.sendAhead(store.Position{Index: 7, Term: 4}, entries) // there is no raft yet
+		tr.runs.begin(&raft.Raft{})
+		tr.out.sendAhead(store.Position{Index: 7}, entries)
+		tr.out.sendAhead(store.Position{Index: 7, Term: 4}, entries) // in a group of nobody
+		if len(tr.out.lines) != 0 {
+			t.Errorf("%d followers were looked at", len(tr.out.lines))
 		}
 		if err := tr.Close(); err != nil {
 			t.Error(err)
@@ -310,7 +310,7 @@ func TestWhatCannotBeTheAnswerIsNotWaitedFor(t *testing.T) {
 	for _, request := range []*raft.AppendEntriesRequest{following(6, 7, 4, 8), following(5, 7, 4), following(5, 6, 4, 7, 8)} {
 		pair(t, func(t *testing.T, sender *transport, count func() int) {
 			ahead := &forerun{request: following(5, 7, 4, 8), sent: time.Now(), done: make(chan struct{})}
-			sender.line("b").overtake(ahead)
+			sender.out.line("b").overtake(ahead)
 			answered := make(chan error, 1)
 			go func() {
 				answered <- sender.AppendEntries("b", "b", asked(request), &raft.AppendEntriesResponse{})

@@ -14,7 +14,7 @@ import "time"
 // lacked returns the first entry of the log that must not be cut off, 0 for all of it; false
 // where there is none.
 func (g *Group) lacked() (first uint64, some bool) {
-	if !g.transport.runs() || !g.IsLeader() || g.log.bytes() > g.cfg.limits.bytesMax+g.store.Stats().FileBytes || g.store.Space().Take(0) != nil {
+	if g.transport.runs.raft() == nil || !g.IsLeader() || g.log.bytes() > g.cfg.limits.bytesMax+g.store.Stats().FileBytes || g.store.Space().Take(0) != nil {
 		return 0, false
 	}
 	since := time.Now().Add(-g.cfg.Timing.Election)

@@ -10,8 +10,9 @@
 // batch.go). The log is package raftlog's, watched here, and fatal where it fails
 // (logstore.go). The snapshot is the state file itself (snapshot.go). Replicas compare
 // their states by the log (check.go). The transport is Raft's own over a given stream
-// layer, with a memory of what was acknowledged (transport.go, acknowledged.go), and
-// sends entries before Raft does (ahead.go). In a shard's directory:
+// layer (transport.go). On the way in, what no peer sends is refused (inbound.go); on the
+// way out, what is acknowledged is remembered (outbound.go, acknowledged.go), and entries are
+// sent before Raft sends them (ahead.go, line.go, spare.go). In a shard's directory:
 //
 //	state.db     the store: state, applied position, Raft configuration
 //	log/         the WAL, its metadata, and where it ends

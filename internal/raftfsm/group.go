@@ -102,7 +102,7 @@ func (g *Group) Confirmed(term uint64, since time.Time) bool {
 
 func (g *Group) acknowledgedSince(term uint64, since time.Time) bool {
 	configuration := g.Configuration()
-	return g.transport.acknowledged.majority(configuration, g.cfg.Self, term, since)
+	return g.transport.out.acknowledged.majority(configuration, g.cfg.Self, term, since)
 }
 
 // Kick asks the followers for an acknowledgement now rather than at the next
@@ -112,7 +112,7 @@ func (g *Group) Kick() { signal(g.kick) }
 // Acknowledged returns the channel on which it is signalled that something has been
 // acknowledged in the newest term since [Group.Confirmed] was last false. Signals that
 // nobody takes are one.
-func (g *Group) Acknowledged() <-chan struct{} { return g.transport.acknowledged.signal }
+func (g *Group) Acknowledged() <-chan struct{} { return g.transport.out.acknowledged.signal }
 
 // Configuration returns the group's latest configuration, which may not be committed
 // yet. It is the caller's own.
@@ -126,7 +126,7 @@ func (g *Group) Followers() []Follower {
 	if g.IsLeader() {
 		leading = g.Term()
 	}
-	return g.transport.acknowledged.describe(g.Configuration(), g.cfg.Self, leading)
+	return g.transport.out.acknowledged.describe(g.Configuration(), g.cfg.Self, leading)
 }
 
 // Indexes returns the last index that the state has applied, the last that is known

@@ -7,9 +7,85 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// What other replicas say is looked at before raft acts on it: raft takes the term of
-// whatever it is told for its own, stores what cannot be read again, and panics over what
-// no peer sends.
+// inbound is a transport's way in: what others send to raft. All of it is looked at before
+// raft acts on it (deliver): raft takes the term of whatever it is told for its own, stores
+// what cannot be read again, and panics over what no peer sends. Nothing is delivered before
+// raft runs.
+//
+// There are two ways on to raft: consumer, which its main loop reads, and the handler of
+// heartbeats, which the connection's own goroutine calls (setHeartbeatHandler).
+type inbound struct {
+	network *raft.NetworkTransport
+	runs    *running
+	closing <-chan struct{}
+
+	// accept looks at what a leader sends; what it returns an error for is answered
+	// with that and goes no further.
+	accept   func(*raft.AppendEntriesRequest) error
+	consumer chan raft.RPC
+	done     chan struct{} // closed at the end of forward
+}
+
+// forward hands what comes in to raft's main loop.
+func (i *inbound) forward() {
+	defer close(i.done)
+	for {
+		select {
+		case rpc := <-i.network.Consumer():
+			if !i.deliver(rpc) {
+				return
+			}
+		case <-i.closing:
+			return
+		}
+	}
+}
+
+// deliver hands a message to raft's main loop, or refuses it. It returns false where the
+// transport closes.
+func (i *inbound) deliver(rpc raft.RPC) bool {
+	select {
+	case <-i.runs.began:
+	case <-i.closing:
+		rpc.Respond(nil, raft.ErrTransportShutdown)
+		return false
+	}
+	err := believe(i.runs.raft().CurrentTerm(), rpc.Command)
+	if request, ok := rpc.Command.(*raft.AppendEntriesRequest); ok && err == nil {
+		err = i.accept(request)
+	}
+	if err != nil {
+		refuse(rpc, err)
+		return true
+	}
+	select {
+	case i.consumer <- rpc:
+		return true
+	case <-i.closing:
+		rpc.Respond(nil, raft.ErrTransportShutdown)
+		return false
+	}
+}
+
+// setHeartbeatHandler sets raft's handler, which is called beside its main loop.
+func (i *inbound) setHeartbeatHandler(handle func(raft.RPC)) {
+	i.network.SetHeartbeatHandler(func(rpc raft.RPC) {
+		if i.steady(rpc) {
+			handle(rpc)
+			return
+		}
+		i.deliver(rpc)
+	})
+}
+
+// steady reports whether a heartbeat is from the leader of the term that this follower is in
+// already. Another one would have the handler change the term while the main loop may, the
+// later of both winning: a term could go back after a vote in a higher one.
+func (i *inbound) steady(rpc raft.RPC) bool {
+	heartbeat, ok := rpc.Command.(*raft.AppendEntriesRequest)
+	node := i.runs.raft()
+	return ok && node != nil && node.State() == raft.Follower && node.CurrentTerm() == heartbeat.Term
+}
 
 // termsAheadMax is how far ahead of this replica's term the term of a message may be. A
 // term is an election, and two elections of a shard in every second of sixty years are
@@ -92,24 +168,4 @@ func refuse(rpc raft.RPC, err error) {
 		_, _ = io.Copy(io.Discard, rpc.Reader)
 		rpc.Respond(nil, err)
 	}()
-}
-
-// RequestVote implements [raft.Transport].
-func (t *transport) RequestVote(
-	id raft.ServerID, target raft.ServerAddress, request *raft.RequestVoteRequest, response *raft.RequestVoteResponse,
-) error {
-	if err := t.NetworkTransport.RequestVote(id, target, request, response); err != nil {
-		return err
-	}
-	return believeTerm(request.Term, response.Term)
-}
-
-// RequestPreVote implements [raft.WithPreVote].
-func (t *transport) RequestPreVote(
-	id raft.ServerID, target raft.ServerAddress, request *raft.RequestPreVoteRequest, response *raft.RequestPreVoteResponse,
-) error {
-	if err := t.NetworkTransport.RequestPreVote(id, target, request, response); err != nil {
-		return err
-	}
-	return believeTerm(request.Term, response.Term)
 }

@@ -78,7 +78,7 @@ func TestTermsOfAnswersThatAreNotToBeBelieved(t *testing.T) {
 		liar, asking := open("b"), open("a")
 		defer liar.Close()
 		defer asking.Close()
-		liar.serve(&raft.Raft{})
+		liar.runs.begin(&raft.Raft{})
 		var claims uint64
 		go func() {
 			for {

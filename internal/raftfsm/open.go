@@ -113,7 +113,7 @@ func (g *Group) open() error {
 	if err != nil {
 		return err
 	}
-	g.transport.serve(g.raft)
+	g.transport.runs.begin(g.raft)
 	signal(g.rotated) // the log may have grown too large before this start
 	return nil
 }
@@ -121,7 +121,7 @@ func (g *Group) open() error {
 // sendAhead hands what the log is about to write to the transport, once there is one.
 func (g *Group) sendAhead(before store.Position, entries []*raft.Log) {
 	if g.transport != nil {
-		g.transport.sendAhead(before, entries)
+		g.transport.out.sendAhead(before, entries)
 	}
 }
 

@@ -82,7 +82,7 @@ func TestNobodyWaitsForAFollowerThatIsGone(t *testing.T) {
 		}
 		c.admit(g, 20, 30)
 		time.Sleep(time.Second)
-		if n := g.transport.held.Load(); n != 0 {
+		if n := g.transport.out.held.Load(); n != 0 {
 			t.Errorf("%d calls wait for a server that was removed", n)
 		}
 		if err := g.AddVoter(raft.ServerID(lost), raft.ServerAddress(lost), 5*time.Second); err != nil {
@@ -102,7 +102,7 @@ func TestNobodyWaitsForAFollowerThatIsGone(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		if n := g.transport.held.Load(); n != 0 {
+		if n := g.transport.out.held.Load(); n != 0 {
 			t.Errorf("%d calls wait at a replica that does not lead any more", n)
 		}
 		next := c.groups[other]
@@ -114,7 +114,7 @@ func TestNobodyWaitsForAFollowerThatIsGone(t *testing.T) {
 		if took := time.Since(began); took > 2*time.Second {
 			t.Errorf("closing took %v", took)
 		}
-		if n := next.transport.held.Load(); n != 0 {
+		if n := next.transport.out.held.Load(); n != 0 {
 			t.Errorf("%d calls wait at a replica that is closed", n)
 		}
 		c.network.isolate(raft.ServerAddress(lost), false)

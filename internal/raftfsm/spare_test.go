@@ -45,7 +45,7 @@ func withSpare(t *testing.T, servers []raft.Server, test func(t *testing.T, s sp
 	t.Helper()
 	pair(t, func(t *testing.T, sender *transport, count func() int) {
 		node := bystander(t, servers)
-		sender.serve(node)
+		sender.runs.begin(node)
 		test(t, sparing{t, sender, count})
 		if err := node.Shutdown().Error(); err != nil {
 			t.Error(err)
@@ -70,7 +70,7 @@ func (s sparing) send(request *raft.AppendEntriesRequest) time.Duration {
 func (s sparing) ahead(id raft.ServerID, request *raft.AppendEntriesRequest) *forerun {
 	s.t.Helper()
 	run := &forerun{request: request, sent: time.Now(), done: make(chan struct{})}
-	if !s.sender.line(id).overtake(run) {
+	if !s.sender.out.line(id).overtake(run) {
 		s.t.Fatal("the line is in use")
 	}
 	return run

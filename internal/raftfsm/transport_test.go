@@ -101,7 +101,7 @@ func TestHeartbeatsThatChangeSomethingWaitForTheMainLoop(t *testing.T) {
 	defer sender.Close()
 
 	node := &raft.Raft{} // a follower in term 0
-	receiver.serve(node)
+	receiver.runs.begin(node)
 	receiver.SetHeartbeatHandler(func(rpc raft.RPC) {
 		rpc.Respond(&raft.AppendEntriesResponse{Term: 100, Success: true}, nil)
 	})
@@ -139,12 +139,12 @@ func TestHeartbeatsThatChangeSomethingWaitForTheMainLoop(t *testing.T) {
 		{raft.RPC{Command: &raft.AppendEntriesRequest{Term: 1}}, false},
 		{raft.RPC{Command: &raft.RequestVoteRequest{}}, false},
 	} {
-		if got := receiver.steady(c.rpc); got != c.steady {
+		if got := receiver.in.steady(c.rpc); got != c.steady {
 			t.Errorf("%+v: steady %v", c.rpc.Command, got)
 		}
 	}
-	receiver.raft.Store(nil)
-	if receiver.steady(raft.RPC{Command: &raft.AppendEntriesRequest{}}) {
+	receiver.runs.node.Store(nil)
+	if receiver.in.steady(raft.RPC{Command: &raft.AppendEntriesRequest{}}) {
 		t.Error("steady without a raft")
 	}
 	if _, err := sender.AppendEntriesPipeline("a", "a"); err == nil {
