@@ -119,12 +119,23 @@ func TestBench(t *testing.T) {
 	}
 }
 
+// committing grants and commits, and calls what is given with the nth commit.
+func committing(nth int, then func()) *stub {
+	commits := 0
+	return &stub{reserve: grantedFor, commit: func() error {
+		if commits++; commits == nth {
+			then()
+		}
+		return nil
+	}}
+}
+
 // TestBenchEnds has a benchmark end early, with what it has by then: its time is over,
 // or it is interrupted.
 func TestBenchEnds(t *testing.T) {
 	address := startNode(t)
 	t.Run("by its time", func(t *testing.T) {
-		shown, code, said := bench(t, t.Context(), "pairs", "--endpoints", address, "--timeout", "30s", "--duration", "1500ms")
+		shown, code, said := bench(t, t.Context(), "pairs", "--endpoints", address, "--timeout", "30s", "--duration", "4s")
 		if code != reason.ExitDone || countOf(shown, benchPair) == 0 || shown.Interrupted {
 			t.Errorf("exit code %d: %+v", code, shown)
 		}
@@ -134,8 +145,7 @@ func TestBenchEnds(t *testing.T) {
 	})
 	t.Run("by a signal", func(t *testing.T) {
 		ctx, interrupt := context.WithCancel(t.Context())
-		time.AfterFunc(2*time.Second, interrupt)
-		shown, code, said := bench(t, ctx, "pairs", "--endpoints", address, "--timeout", "30s", "--duration", "1h")
+		shown, code, said := bench(t, ctx, "pairs", "--endpoints", serve(t, committing(20, interrupt)), "--timeout", "30s", "--duration", "1h")
 		if code != reason.ExitDone || countOf(shown, benchPair) == 0 || !shown.Interrupted {
 			t.Errorf("exit code %d: %+v, %s", code, shown, said)
 		}
@@ -146,7 +156,7 @@ func TestBenchEnds(t *testing.T) {
 func TestBenchOfNobody(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	for _, name := range []string{"pairs", "stream", "storm"} {
-		_, code, said := bench(t, t.Context(), name, "--endpoints", "127.0.0.1:1", "--timeout", "200ms", "--count", "3")
+		_, code, said := bench(t, t.Context(), name, "--endpoints", "127.0.0.1:1", "--timeout", "1s", "--count", "3")
 		if code != reason.ExitUnavailable || !strings.Contains(said, "cannot connect to 127.0.0.1:1") {
 			t.Errorf("%s: exit code %d: %s", name, code, said)
 		}
@@ -255,15 +265,15 @@ func TestBenchFindsABreach(t *testing.T) {
 func TestBenchPreparesWithinItsTime(t *testing.T) {
 	address := startNode(t)
 	t.Run("by its time", func(t *testing.T) {
-		_, code, said := bench(t, t.Context(), "storm", "--endpoints", address, "--keys", "1000000", "--duration", "500ms")
-		if code != reason.ExitFailure || !committedSoFar(said, `the time of --duration \(500ms\) was over when (\d+) of 1000000 keys were committed`) {
+		_, code, said := bench(t, t.Context(), "storm", "--endpoints", address, "--keys", "1000000", "--duration", "3s")
+		if code != reason.ExitFailure || !committedSoFar(said, `the time of --duration \(3s\) was over when (\d+) of 1000000 keys were committed`) {
 			t.Errorf("exit code %d: %s", code, said)
 		}
 	})
 	t.Run("by a signal", func(t *testing.T) {
 		ctx, interrupt := context.WithCancel(t.Context())
-		time.AfterFunc(500*time.Millisecond, interrupt)
-		_, code, said := bench(t, ctx, "storm", "--endpoints", address, "--keys", "1000000", "--duration", "1h")
+		// By then somebody of the 16 callers commits for the second time.
+		_, code, said := bench(t, ctx, "storm", "--endpoints", serve(t, committing(20, interrupt)), "--keys", "1000000", "--duration", "1h")
 		if code != reason.ExitFailure || !committedSoFar(said, `interrupted when (\d+) of 1000000 keys were committed`) {
 			t.Errorf("exit code %d: %s", code, said)
 		}

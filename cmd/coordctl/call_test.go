@@ -325,7 +325,7 @@ func TestSilence(t *testing.T) {
 	release := make(chan struct{})
 	s := &stub{reserve: func(int) (*coordinatorv1.ReserveResponse, error) { <-release; return nil, errors.New("late") }}
 	address := serve(t, s)
-	code, _, stderr := command(t, "--endpoints", address, "--timeout", "100ms", "-o", "json", "reserve", "k")
+	code, _, stderr := command(t, "--endpoints", address, "--timeout", "2s", "-o", "json", "reserve", "k")
 	if code != reason.ExitUnavailable || !strings.Contains(stderr, `"applied":"maybe"`) || !strings.Contains(stderr, "attempt_id") {
 		t.Errorf("exit code %d, stderr %q", code, stderr)
 	}
@@ -336,7 +336,7 @@ func TestSilence(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = deaf.Close() }()
-	code, _, stderr = command(t, "--endpoints", deaf.Addr().String(), "--timeout", "100ms", "-o", "json", "reserve", "k")
+	code, _, stderr = command(t, "--endpoints", deaf.Addr().String(), "--timeout", "1s", "-o", "json", "reserve", "k")
 	if code != reason.ExitUnavailable || !strings.Contains(stderr, `"applied":"no"`) {
 		t.Errorf("exit code %d, stderr %q", code, stderr)
 	}
@@ -508,7 +508,7 @@ func TestRunStartsNothingUnlessAdmitted(t *testing.T) {
 	for want, all := range refusals {
 		for i, refuse := range all {
 			s.answers(refuse)
-			code, stdout, stderr := command(t, "run", "--endpoints", address, "--timeout", "500ms", "--key", "k", "--", "touch", started)
+			code, stdout, stderr := command(t, "run", "--endpoints", address, "--timeout", "1s", "--key", "k", "--", "touch", started)
 			if code != want || stdout != "" || !strings.Contains(stderr, "; the command was not started") || strings.Count(stderr, "\n") != 1 {
 				t.Errorf("%d of %d: exit code %d, stdout %q, stderr %q", i, want, code, stdout, stderr)
 			}

@@ -60,7 +60,7 @@ func TestADoubtSaysWhatToDo(t *testing.T) {
 		// What only looks leaves nothing behind.
 		{address, "get k", "DEADLINE_EXCEEDED: the call's deadline passed", "no"},
 	} {
-		arguments := append([]string{"--endpoints", test.endpoint, "--timeout", "500ms"}, strings.Fields(test.arguments)...)
+		arguments := append([]string{"--endpoints", test.endpoint, "--timeout", "1s"}, strings.Fields(test.arguments)...)
 		if code, _, stderr := command(t, arguments...); code != reason.ExitUnavailable || stderr != "coordctl: "+test.text+"\n" {
 			t.Errorf("%s: exit code %d, stderr %q, want %q", test.arguments, code, stderr, test.text)
 		}
@@ -77,7 +77,7 @@ func TestAMismatchThatCannotBeLookedAt(t *testing.T) {
 	leakless(t)
 	address := serve(t, &stub{reserve: failed(reason.Error(reason.FingerprintMismatch, ""))})
 	const want = "coordctl: FINGERPRINT_MISMATCH: the key was used with another command, or not by coordctl run; the command was not started\n"
-	code, _, stderr := command(t, "--endpoints", address, "--timeout", "200ms", "run", "--key", "k", "--", "false")
+	code, _, stderr := command(t, "--endpoints", address, "--timeout", "1s", "run", "--key", "k", "--", "false")
 	if code != exitOfRun+reason.ExitFingerprintMismatch || stderr != want {
 		t.Errorf("exit code %d, %q, want %q", code, stderr, want)
 	}
@@ -196,7 +196,7 @@ func TestADoubtOfRunOutlivesItsCall(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			leakless(t)
 			address := serve(t, refusedInDoubt(&stub{}, test.later))
-			code, _, stderr := command(t, "--endpoints", address, "--timeout", "500ms", "-o", "json",
+			code, _, stderr := command(t, "--endpoints", address, "--timeout", "1s", "-o", "json",
 				"run", "--key", "k", "--on-lapse", test.onLapse, "--no-wait", "--", "/no/such/command")
 			var shown struct{ Error errorJSON }
 			if err := json.Unmarshal([]byte(stderr), &shown); err != nil {
@@ -220,7 +220,7 @@ func TestASignalOfRunKeepsTheDoubt(t *testing.T) {
 	signalled := func(s func(signals chan os.Signal) *stub, want string) {
 		t.Helper()
 		signals := make(chan os.Signal, signalsMost)
-		code, stderr := runSignalled(t, s(signals), signals, "--timeout", "500ms", "--on-lapse", "hold", "--", "true")
+		code, stderr := runSignalled(t, s(signals), signals, "--timeout", "1s", "--on-lapse", "hold", "--", "true")
 		if code != 143 || stderr != want+"\n" {
 			t.Errorf("exit code %d, %q, want %q", code, stderr, want)
 		}

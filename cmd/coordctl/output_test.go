@@ -17,9 +17,15 @@ import (
 	"github.com/atmostonce/coordinator/client"
 )
 
+// drained is how a command ended whose output was read, which took so long.
+type drained struct {
+	ending
+	took time.Duration
+}
+
 // drainOf runs a shell script under signals that come with its end, and returns what was kept and
 // how it ended once its output was read.
-func drainOf(t *testing.T, stdout io.Writer, stopped error, script string, signals ...os.Signal) (*capture, ending) {
+func drainOf(t *testing.T, stdout io.Writer, stopped error, script string, signals ...os.Signal) (*capture, drained) {
 	t.Helper()
 	r := &runner{control: &control{world: world{stdout: stdout, stderr: &bytes.Buffer{}, signals: make(chan os.Signal, signalsMost)}}}
 	kept := newCapture()
@@ -37,7 +43,9 @@ func drainOf(t *testing.T, stdout io.Writer, stopped error, script string, signa
 	for _, received := range signals {
 		r.signals <- received
 	}
-	return kept, ending{signals: s.drain(r), passOn: func() { <-s.passed }, breakOff: s.breakOff}
+	began := time.Now()
+	e := ending{signals: s.drain(r), passOn: func() { <-s.passed }, breakOff: s.breakOff}
+	return kept, drained{e, time.Since(began)}
 }
 
 // long is a script that says nearly as much as is kept and as a pipe holds.
@@ -114,10 +122,9 @@ func TestTheEndIsRecordedBeforeItsOutputIsTaken(t *testing.T) {
 			leakless(t)
 			reader, stdout := io.Pipe()
 			defer reader.Close()
-			began := time.Now()
 			kept, e := drainOf(t, stdout, nil, test.script, test.with...)
 			e.status = 3
-			if waited := time.Since(began) >= outputGrace; waited != strings.HasSuffix(test.script, "&") {
+			if waited := e.took >= outputGrace; waited != strings.HasSuffix(test.script, "&") {
 				t.Errorf("the grace was waited for: %t", waited)
 			}
 			var (
@@ -139,7 +146,7 @@ func TestTheEndIsRecordedBeforeItsOutputIsTaken(t *testing.T) {
 				}
 				passOn()
 			}
-			code := r.report(r.settle(reservation, e, kept))
+			code := r.report(r.settle(reservation, e.ending, kept))
 			if n := int(<-taken); code != 3 || recorded != test.recorded || n != test.taken {
 				t.Errorf("exit code %d, %d bytes recorded, %d taken", code, recorded, n)
 			}

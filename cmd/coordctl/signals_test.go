@@ -114,8 +114,8 @@ func TestGivingBackIsBounded(t *testing.T) {
 		code    int
 		why     string
 	}{
-		"no answer, after a signal": {interrupted, 200 * time.Millisecond, 0, 143, "no answer in time"},
-		"no answer, not started":    {unstarted, 200 * time.Millisecond, 0, exitNotFound, "no answer in time"},
+		"no answer, after a signal": {interrupted, time.Second, 0, 143, "no answer in time"},
+		"no answer, not started":    {unstarted, time.Second, 0, exitNotFound, "no answer in time"},
 		"a signal after the first":  {interrupted, time.Minute, 1, 143, "interrupted"},
 		"two signals, not started":  {unstarted, time.Minute, 2, exitNotFound, "interrupted"},
 	} {
