@@ -122,7 +122,7 @@ func serve(t *testing.T, s *stub) string {
 func command(t *testing.T, arguments ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, err bytes.Buffer
-	w := world{stdin: strings.NewReader(""), stdout: &out, stderr: &err, signals: make(chan os.Signal, signalsMost)}
+	w := world{stdin: strings.NewReader(""), stdout: &out, stderr: &err, signals: newSignals()}
 	code = run(t.Context(), w, arguments)
 	return code, out.String(), err.String()
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"io"
 	"os"
-	"os/signal"
 	"syscall"
 	"time"
 )
@@ -28,8 +27,7 @@ func runGuard(from io.Reader, to io.Writer) int {
 	if syscall.Getpgrp() != os.Getpid() {
 		return exitOfRun // not started by us: this is somebody else's group
 	}
-	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGPIPE, syscall.SIGALRM, syscall.SIGTERM,
-		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU)
+	ignoreSignals()
 	if _, err := io.WriteString(to, guardReady); err != nil {
 		return exitOfRun
 	}

@@ -20,8 +20,6 @@ import (
 	"context"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 )
 
 // world is what a run sees of the outside.
@@ -30,40 +28,25 @@ type world struct {
 	stdout      io.Writer
 	stderr      io.Writer
 	environment []string // as [os.Environ] has it
-	// signals are those that came since the start; nobody but `run` reads them.
-	signals chan os.Signal
-	// restoreSignals makes signals do what they do where nobody asks for them. Nil: nothing is
-	// to be done for that.
-	restoreSignals func()
+	signals     *signals // nil: there are none
 }
 
 func main() {
 	if len(os.Args) == 2 && os.Args[1] == guardArgument {
 		os.Exit(runGuard(os.Stdin, os.Stdout))
 	}
-	// Whoever is told to end tells what has become of a call, whichever way it is told.
-	var ends []os.Signal
-	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
-		if !signal.Ignored(s) { // as nohup has it, and a shell's background jobs
-			ends = append(ends, s)
-		}
-	}
-	signals := make(chan os.Signal, signalsMost)
-	signal.Notify(signals, ends...)
-	ctx, stop := signal.NotifyContext(context.Background(), ends...)
-	code := run(ctx, world{
-		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, environment: os.Environ(), signals: signals,
-		restoreSignals: func() {
-			signal.Stop(signals)
-			stop()
-		},
-	}, os.Args[1:])
-	stop()
-	os.Exit(code)
+	os.Exit(run(context.Background(), world{
+		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, environment: os.Environ(), signals: catchSignals(),
+	}, os.Args[1:]))
 }
 
 // run carries one command line out and returns its exit code.
 func run(ctx context.Context, w world, arguments []string) int {
+	if w.signals == nil {
+		w.signals = newSignals()
+	}
+	defer w.signals.close()
+	ctx = w.signals.interrupt(ctx)
 	c := &control{world: w, arguments: arguments}
 	defer c.close()
 	root := c.root()

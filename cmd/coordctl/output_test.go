@@ -27,7 +27,7 @@ type drained struct {
 // how it ended once its output was read.
 func drainOf(t *testing.T, stdout io.Writer, stopped error, script string, signals ...os.Signal) (*capture, drained) {
 	t.Helper()
-	r := &runner{control: &control{world: world{stdout: stdout, stderr: &bytes.Buffer{}, signals: make(chan os.Signal, signalsMost)}}}
+	r := &runner{control: &control{world: world{stdout: stdout, stderr: &bytes.Buffer{}, signals: newSignals()}}}
 	kept := newCapture()
 	s := &supervision{command: exec.Command("sh", "-c", script), stopped: stopped}
 	if err := s.pipes(r, kept); err != nil {
@@ -41,7 +41,7 @@ func drainOf(t *testing.T, stdout io.Writer, stopped error, script string, signa
 		t.Error(err)
 	}
 	for _, received := range signals {
-		r.signals <- received
+		r.signals.come <- received
 	}
 	began := time.Now()
 	e := ending{signals: s.drain(r), passOn: func() { <-s.passed }, breakOff: s.breakOff}
@@ -142,7 +142,7 @@ func TestTheEndIsRecordedBeforeItsOutputIsTaken(t *testing.T) {
 			passOn := e.passOn
 			e.passOn = func() {
 				for _, received := range test.after {
-					r.signals <- received
+					r.signals.come <- received
 				}
 				passOn()
 			}

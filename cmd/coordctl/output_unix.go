@@ -207,7 +207,7 @@ func (s *supervision) drain(r *runner) (signals int) {
 		// What still comes then is bounded otherwise.
 		defer time.AfterFunc(outputGrace, func() { stream.waiting.widen(math.MaxInt) }).Stop()
 	}
-	heard := r.heed(2, func() { s.breakOff(errCutOff) })
+	heard := r.signals.heed(2, func() { s.breakOff(errCutOff) })
 	<-s.read
 	if s.stopped != nil {
 		defer time.AfterFunc(outputGrace, func() { s.breakOff(errUntaken) }).Stop()

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -25,9 +24,6 @@ const (
 	timeoutDefault    = 5 * time.Second
 	// timeoutMost is what a longer --timeout is cut to, so that --wait fits on top.
 	timeoutMost = math.MaxInt64 / 4
-	// sameSignalWithin is how long after a signal further ones are the same: a supervisor may
-	// signal a process and its whole group.
-	sameSignalWithin = 500 * time.Millisecond
 )
 
 // exitCodes is shown in every help text but that of run, which has its own.
@@ -94,14 +90,7 @@ func (c *control) root() *cobra.Command {
 		SilenceUsage:       true,
 		DisableSuggestions: true,
 		CompletionOptions:  cobra.CompletionOptions{DisableDefaultCmd: true},
-		PersistentPreRunE: func(command *cobra.Command, _ []string) error {
-			if command != runs && c.restoreSignals != nil {
-				// A call ends with the first signal, and says what became of it. What goes on is an
-				// input or an output that hangs, and hears of none.
-				context.AfterFunc(command.Context(), func() { time.AfterFunc(sameSignalWithin, c.restoreSignals) })
-			}
-			return c.check(command)
-		},
+		PersistentPreRunE:  func(command *cobra.Command, _ []string) error { return c.check(command) },
 		RunE: func(command *cobra.Command, _ []string) error {
 			return usagef("which command? `coordctl --help` lists them")
 		},

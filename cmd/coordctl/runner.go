@@ -8,10 +8,8 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"os/signal"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -34,9 +32,6 @@ const (
 	// goneWithin is how long a group that was killed is waited for. A process that does not
 	// end by then hangs in the kernel, or is another user's.
 	goneWithin = 5 * time.Second
-	// signalsMost is how many signals may arrive at the same time; more are lost, as the
-	// system itself loses them.
-	signalsMost = 16
 )
 
 // runner runs one command at most once.
@@ -88,8 +83,7 @@ func (r *runner) run(ctx context.Context) error {
 	// Signals are the command's, once there is one, and never cut a call off. Those that have
 	// come by now wait to be heard.
 	ctx = context.WithoutCancel(ctx)
-	listen(r.signals)
-	defer signal.Stop(r.signals)
+	r.signals.take()
 
 	var err error
 	r.client, err = client.Dial(r.endpoints, r.dialOptions(client.WithDialer(r.dial), client.WithTransportCredentials(noting{r.security.transport, r.undial}),
@@ -193,42 +187,6 @@ func (r *runner) admit(ctx context.Context) (*client.Reservation, error) {
 	}
 }
 
-// heed hears the signals that come until it is ended, which returns those of them that ask
-// for an end. The nth of these does not wait any more for what goes on: it gives up.
-func (r *runner) heed(nth int, giveUp func()) (end func() []os.Signal) {
-	var (
-		heard       []os.Signal
-		over, ended = make(chan struct{}), make(chan struct{})
-	)
-	hear := func(received os.Signal) {
-		if !ends(received) {
-			return
-		}
-		if heard = append(heard, received); len(heard) == nth {
-			giveUp()
-		}
-	}
-	go func() {
-		defer close(ended)
-		for {
-			select {
-			case received := <-r.signals:
-				hear(received)
-			case <-over:
-				for len(r.signals) > 0 { // they came in time
-					hear(<-r.signals)
-				}
-				return
-			}
-		}
-	}()
-	return func() []os.Signal {
-		close(over)
-		<-ended
-		return heard
-	}
-}
-
 // ask asks once. which is the signal that came meanwhile: the call is let end all the
 // same, since who cuts it off cannot know whether it was granted; a second signal does not
 // wait for it any more. Whether it was granted may stay unknown: that is kept until an answer says
@@ -236,7 +194,7 @@ func (r *runner) heed(nth int, giveUp func()) (end func() []os.Signal) {
 func (r *runner) ask(ctx context.Context, wait time.Duration) (reservation *client.Reservation, which os.Signal, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	heard := r.heed(2, cancel)
+	heard := r.signals.heed(2, cancel)
 	reservation, err = r.client.Reserve(ctx, r.identity, append(r.options[:len(r.options):len(r.options)], client.WithWait(wait))...)
 	switch {
 	case err == nil, errors.Is(err, client.ErrCommitted), errors.Is(err, client.ErrFingerprintMismatch):
@@ -267,21 +225,13 @@ func (r *runner) interrupted(reservation *client.Reservation, which os.Signal) e
 func (r *runner) giveBack(reservation *client.Reservation, why string, nth int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	defer r.heed(nth, cancel)()
+	defer r.signals.heed(nth, cancel)()
 	switch err := reservation.Release(ctx, why); {
 	case errors.Is(err, client.ErrUnknown):
 		r.complain("it is not known whether the key was released; if not, it stays taken " + r.untilItLapses() + ": " + r.inWords(err))
 	case err != nil:
 		r.complain("the key could not be released, and stays taken " + r.untilItLapses() + ": " + r.inWords(err))
 	}
-}
-
-// signalNumber is the number of a signal.
-func signalNumber(which os.Signal) int {
-	if n, ok := which.(syscall.Signal); ok {
-		return int(n)
-	}
-	return 0
 }
 
 // pending is the answer that it runs elsewhere, with nobody waiting for it.
@@ -423,7 +373,7 @@ func (r *runner) settle(reservation *client.Reservation, e ending, kept *capture
 	}
 	// The second signal since the command's end does not wait any more for who does not answer, nor
 	// for who does not take the output.
-	defer r.heed(max(1, 2-e.signals), func() {
+	defer r.signals.heed(max(1, 2-e.signals), func() {
 		_ = r.client.Close()
 		if e.breakOff != nil {
 			e.breakOff(errCutOff)

@@ -7,10 +7,13 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -33,11 +36,18 @@ func grantedForAMinute(int) (*coordinatorv1.ReserveResponse, error) {
 	}}}, nil
 }
 
+// hearing hears the signals that are put into a channel.
+func hearing(come chan os.Signal) *signals {
+	s := newSignals()
+	s.come = come
+	return s
+}
+
 // runSignalled is `coordctl run` that gets signals.
-func runSignalled(t *testing.T, s *stub, signals chan os.Signal, arguments ...string) (code int, stderr string) {
+func runSignalled(t *testing.T, s *stub, come chan os.Signal, arguments ...string) (code int, stderr string) {
 	t.Helper()
 	var said bytes.Buffer
-	w := world{stdin: strings.NewReader(""), stdout: &bytes.Buffer{}, stderr: &said, signals: signals}
+	w := world{stdin: strings.NewReader(""), stdout: &bytes.Buffer{}, stderr: &said, signals: hearing(come)}
 	code = run(t.Context(), w, append([]string{"run", "--endpoints", serve(t, s), "--key", "k"}, arguments...))
 	return code, said.String()
 }
@@ -81,7 +91,7 @@ func reserved(t *testing.T, s *stub, timeout time.Duration) (*runner, *client.Re
 	s.reserve = grantedForAMinute
 	said := &bytes.Buffer{}
 	r := &runner{
-		control:   &control{timeout: timeout, world: world{stderr: said, signals: make(chan os.Signal, signalsMost)}},
+		control:   &control{timeout: timeout, world: world{stderr: said, signals: newSignals()}},
 		flags:     &runFlags{settle: settleDefault},
 		arguments: []string{"c"},
 	}
@@ -124,7 +134,7 @@ func TestGivingBackIsBounded(t *testing.T) {
 			var r *runner
 			s := &stub{release: func(ctx context.Context) error {
 				for range test.signals {
-					r.signals <- syscall.SIGTERM
+					r.signals.come <- syscall.SIGTERM
 				}
 				<-ctx.Done()
 				return ctx.Err()
@@ -196,33 +206,33 @@ func TestASignalWhileTheBodyIsRead(t *testing.T) {
 // Whatever hangs after one signal, such as an output that nobody takes, the next one ends the
 // program: all but run, which hears them all.
 func TestSignalsAfterTheFirst(t *testing.T) {
-	leakless(t)
-	address := serve(t, &stub{reserve: func(int) (*coordinatorv1.ReserveResponse, error) {
-		return &coordinatorv1.ReserveResponse{Outcome: &coordinatorv1.ReserveResponse_Pending{Pending: &coordinatorv1.Pending{}}}, nil
-	}})
-	for name, test := range map[string]struct {
-		arguments []string
-		ends      bool
-	}{
-		"status": {[]string{"status"}, true},
-		"run":    {[]string{"run", "--key", "k", "--no-wait", "--", "true"}, false},
-	} {
-		ctx, interrupt := context.WithCancel(t.Context())
-		restored := make(chan struct{}, 1)
-		w := world{
-			stdin: strings.NewReader(""), stdout: &bytes.Buffer{}, stderr: &bytes.Buffer{}, signals: make(chan os.Signal, signalsMost),
-			restoreSignals: func() { restored <- struct{}{} },
-		}
-		run(ctx, w, append([]string{test.arguments[0], "--endpoints", address}, test.arguments[1:]...))
-		if len(restored) != 0 {
-			t.Errorf("%s: before there was a signal", name)
-		}
-		interrupt()
-		if test.ends {
-			<-restored
-		} else if len(restored) != 0 {
-			t.Errorf("%s: the next signal ends it", name)
-		}
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGWINCH) // package signal begins outside of the bubble
+	for _, takes := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var restored atomic.Int32
+			s := newSignals()
+			s.restore = func() { restored.Add(1) }
+			ctx := s.interrupt(t.Context())
+			time.Sleep(2 * sameSignalWithin)
+			if ctx.Err() != nil || restored.Load() != 0 {
+				t.Errorf("before there was a signal: %v, restored %d times", ctx.Err(), restored.Load())
+			}
+			s.come <- syscall.SIGTERM
+			synctest.Wait()
+			if takes {
+				s.take()
+			}
+			time.Sleep(2 * sameSignalWithin)
+			if ctx.Err() == nil || takes != (restored.Load() == 0) {
+				t.Errorf("taken: %t, %v, restored %d times", takes, ctx.Err(), restored.Load())
+			}
+			if takes {
+				if heard := s.heed(2, t.FailNow)(); len(heard) != 1 {
+					t.Errorf("heard %v", heard)
+				}
+			}
+			s.close()
+		})
 	}
 }
 
@@ -235,8 +245,8 @@ func TestTwoSignalsDoNotWaitForTheRecording(t *testing.T) {
 			var r *runner
 			answer := make(chan struct{})
 			settled := func() error {
-				r.signals <- syscall.SIGTERM
-				r.signals <- syscall.SIGTERM
+				r.signals.come <- syscall.SIGTERM
+				r.signals.come <- syscall.SIGTERM
 				<-answer
 				return nil
 			}

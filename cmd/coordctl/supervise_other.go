@@ -5,7 +5,6 @@ package main
 import (
 	"errors"
 	"io"
-	"os"
 
 	"github.com/atmostonce/coordinator/client"
 )
@@ -22,10 +21,6 @@ var errTooLate = errors.New("too late")
 var errUnsupported = errors.New("run needs process groups and signals, which this system does not have")
 
 func supported() error { return errUnsupported }
-
-func listen(chan<- os.Signal) {}
-
-func ends(os.Signal) bool { return true }
 
 func (r *runner) supervise(*client.Reservation, *capture) ending {
 	return ending{unstarted: errUnsupported}

@@ -26,7 +26,7 @@ func TestACommandThatCannotBeKilledIsLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		r.signals = make(chan os.Signal)
+		r.signals = newSignals()
 		s := &supervision{reservation: reservation, guard: &guard{ended: true}, command: command, grace: time.Minute}
 		began := time.Now()
 		if ended := s.until(make(chan struct{}), r); ended || s.stopped == nil {

@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"runtime"
 	"strconv"
 	"syscall"
@@ -38,24 +37,6 @@ const (
 const fenceVariable = "COORDINATOR_FENCE"
 
 func supported() error { return nil }
-
-// listen asks for the signals that are the command's. What was ignored when this program
-// was started stays so, for the command too (nohup, a shell's background jobs).
-func listen(signals chan<- os.Signal) {
-	for _, s := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2} {
-		if !signal.Ignored(s) {
-			signal.Notify(signals, s)
-		}
-	}
-	// Nobody reads this program's output any more: writing says so, and that is enough.
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	// This program must not stand still while the command goes on.
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGTSTP)
-	signal.Ignore(syscall.SIGTTIN, syscall.SIGTTOU)
-}
-
-// ends reports whether a signal asks for an end.
-func ends(s os.Signal) bool { return s != syscall.SIGUSR1 && s != syscall.SIGUSR2 }
 
 // supervise runs the command under a reservation and returns once it has ended and what it
 // wrote was read, or once it and all of its process group are gone because the ownership was
@@ -200,7 +181,7 @@ func (s *supervision) until(waited <-chan struct{}, r *runner) (ended bool) {
 			return true
 		case <-again:
 		case <-lost:
-		case received := <-r.signals:
+		case received := <-r.signals.come:
 			if which, ok := received.(syscall.Signal); ok {
 				s.signal(which)
 			}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	// sameSignalWithin is how long after a signal further ones are the same: a supervisor may
+	// signal a process and its whole group.
+	sameSignalWithin = 500 * time.Millisecond
+	// signalsMost is how many signals may arrive at the same time; more are lost, as the
+	// system itself loses them.
+	signalsMost = 16
+)
+
+// signals are what the system tells this program to do. They are asked for here and nowhere else,
+// and one of these hears them at a time:
+//
+//   - From the start, [signals.interrupt]: the first that asks for an end ends the context of the
+//     command, which says what became of its call.
+//   - From [signals.take] on, nobody who was not asked: `run` lets no call be cut off. Before its
+//     command is started and once that has ended, [signals.heed] counts those that ask for an end;
+//     while it runs, [supervision.until] passes them on.
+//
+// The guard of a run is another process, and ignores them: see [ignoreSignals].
+type signals struct {
+	come chan os.Signal // that nobody has heard yet
+	// restore makes signals do what they do where nobody asks for them.
+	restore func()
+
+	mu        sync.Mutex
+	taken     bool
+	restoring *time.Timer
+	early     func() []os.Signal // ends interrupt's hearing, and returns what that has heard
+}
+
+// newSignals hears what is put into it, and nothing of the system.
+func newSignals() *signals {
+	return &signals{come: make(chan os.Signal, signalsMost), restore: func() {}}
+}
+
+// catchSignals hears what asks this program to end. Whoever is told to end tells what has become
+// of a call, whichever way it is told.
+func catchSignals() *signals {
+	s := newSignals()
+	s.ask(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	s.restore = func() { signal.Stop(s.come) }
+	return s
+}
+
+// ask asks for signals. What was ignored when this program was started stays so, for the command
+// of a run too (nohup, a shell's background jobs).
+func (s *signals) ask(which ...os.Signal) {
+	for _, one := range which {
+		if !signal.Ignored(one) {
+			signal.Notify(s.come, one)
+		}
+	}
+}
+
+// interrupt returns a context that the first signal ends that asks for an end. What goes on then is
+// an input or an output that hangs, and hears of none: half a second later signals end the program.
+func (s *signals) interrupt(ctx context.Context) context.Context {
+	ctx, cancel := context.WithCancel(ctx)
+	s.early = s.heed(1, cancel)
+	context.AfterFunc(ctx, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !s.taken {
+			s.restoring = time.AfterFunc(sameSignalWithin, s.restore)
+		}
+	})
+	return ctx
+}
+
+// take ends what [signals.interrupt] has begun. What that has heard is heard once more, by whoever
+// asks next.
+func (s *signals) take() {
+	s.mu.Lock()
+	s.taken = true
+	if s.restoring != nil {
+		s.restoring.Stop()
+	}
+	s.mu.Unlock()
+	for _, heard := range s.early() {
+		select {
+		case s.come <- heard:
+		default: // there are as many already
+		}
+	}
+	s.listen()
+}
+
+// close hears nothing any more.
+func (s *signals) close() {
+	if !s.taken {
+		s.early()
+	}
+	signal.Stop(s.come)
+}
+
+// heed hears the signals that come until it is ended, which returns those of them that ask
+// for an end. The nth of these does not wait any more for what goes on: it gives up.
+func (s *signals) heed(nth int, giveUp func()) (end func() []os.Signal) {
+	var (
+		heard       []os.Signal
+		over, ended = make(chan struct{}), make(chan struct{})
+	)
+	hear := func(received os.Signal) {
+		if !ends(received) {
+			return
+		}
+		if heard = append(heard, received); len(heard) == nth {
+			giveUp()
+		}
+	}
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case received := <-s.come:
+				hear(received)
+			case <-over:
+				for len(s.come) > 0 { // they came in time
+					hear(<-s.come)
+				}
+				return
+			}
+		}
+	}()
+	return func() []os.Signal {
+		close(over)
+		<-ended
+		return heard
+	}
+}
+
+// signalNumber is the number of a signal.
+func signalNumber(which os.Signal) int {
+	if n, ok := which.(syscall.Signal); ok {
+		return int(n)
+	}
+	return 0
+}
