@@ -191,6 +191,9 @@ func call[A any](ctx context.Context, c *control, timeout time.Duration, send se
 func callEndpoints[A any](ctx context.Context, c *control, timeout time.Duration, endpoints int, send sender[A]) (A, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	if !c.looks {
+		keepPipe() // what became of it is told all the same
+	}
 	var (
 		answer  A
 		gravest reason.Failure

@@ -79,6 +79,9 @@ func (c *control) report(err error) int {
 		call    callError
 		local   localError
 	)
+	if c.signals != nil {
+		defer c.signals.lastWords()()
+	}
 	switch {
 	case err == nil:
 		return reason.ExitDone

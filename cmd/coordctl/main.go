@@ -16,8 +16,10 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"fmt"
 	"io"
 	"os"
 )
@@ -47,13 +49,20 @@ func run(ctx context.Context, w world, arguments []string) int {
 	}
 	defer w.signals.close()
 	ctx = w.signals.interrupt(ctx)
+	w.stdout, w.stderr = &outlet{to: w.stdout, signals: w.signals}, &outlet{to: w.stderr, signals: w.signals}
 	c := &control{world: w, arguments: arguments}
 	defer c.close()
 	root := c.root()
 	root.SetArgs(arguments)
 	root.SetIn(w.stdin)
-	root.SetOut(w.stdout)
+	var texts bytes.Buffer // of cobra, which does not say whether it could write them
+	root.SetOut(&texts)
 	root.SetErr(w.stderr)
-	err := root.ExecuteContext(ctx)
-	return c.report(cmp.Or(err, c.unhelped))
+	err := cmp.Or(root.ExecuteContext(ctx), c.unhelped)
+	if err == nil && texts.Len() > 0 {
+		if _, failed := c.stdout.Write(texts.Bytes()); failed != nil {
+			err = localError{err: fmt.Errorf("the text cannot be written: %w", failed)}
+		}
+	}
+	return c.report(err)
 }

@@ -190,7 +190,7 @@ func TestNoOutputIsPassedOnAsNone(t *testing.T) {
 		if broken := kept.brokenOffs(); !errors.Is(broken[streamStdout], want) {
 			t.Errorf("%s: noted %v", script, broken)
 		}
-		r := &runner{control: &control{world: world{stdout: fullDisk{}, stderr: &bytes.Buffer{}}}, flags: &runFlags{}}
+		r := &runner{control: &control{world: world{stdout: fullDisk{}, stderr: &bytes.Buffer{}, signals: newSignals()}}, flags: &runFlags{}}
 		err := r.replay(&client.CommittedError{Response: kept.response(0)})
 		if (err == nil) != (want == nil) {
 			t.Errorf("%s: replayed: %v", script, err)

@@ -375,6 +375,7 @@ func (r *runner) settle(reservation *client.Reservation, e ending, kept *capture
 	// for who does not take the output.
 	defer r.signals.heed(max(1, 2-e.signals), func() {
 		_ = r.client.Close()
+		r.signals.giveUp()
 		if e.breakOff != nil {
 			e.breakOff(errCutOff)
 		}
@@ -520,6 +521,7 @@ func (r *runner) replay(c *client.CommittedError) error {
 			Message: "the key holds a response that coordctl run cannot replay: " + err.Error(),
 		}, 0)
 	}
+	defer r.signals.lastWords()()
 	for _, piece := range recorded.pieces {
 		if len(piece.bytes) == 0 {
 			continue // a full disk refuses to be given nothing, too

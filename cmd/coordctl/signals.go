@@ -22,7 +22,7 @@ const (
 // and one of these hears them at a time:
 //
 //   - From the start, [signals.interrupt]: the first that asks for an end ends the context of the
-//     command, which says what became of its call.
+//     command, which says what became of its call, and nobody waits for who does not take that.
 //   - From [signals.take] on, nobody who was not asked: `run` lets no call be cut off. Before its
 //     command is started and once that has ended, [signals.heed] counts those that ask for an end;
 //     while it runs, [supervision.until] passes them on.
@@ -35,13 +35,15 @@ type signals struct {
 
 	mu        sync.Mutex
 	taken     bool
+	hurries   bool          // hurry is closed
+	hurry     chan struct{} // closed once nobody is waited for who does not take what is said
 	restoring *time.Timer
 	early     func() []os.Signal // ends interrupt's hearing, and returns what that has heard
 }
 
 // newSignals hears what is put into it, and nothing of the system.
 func newSignals() *signals {
-	return &signals{come: make(chan os.Signal, signalsMost), restore: func() {}}
+	return &signals{come: make(chan os.Signal, signalsMost), restore: func() {}, hurry: make(chan struct{})}
 }
 
 // catchSignals hears what asks this program to end. Whoever is told to end tells what has become
@@ -63,8 +65,8 @@ func (s *signals) ask(which ...os.Signal) {
 	}
 }
 
-// interrupt returns a context that the first signal ends that asks for an end. What goes on then is
-// an input or an output that hangs, and hears of none: half a second later signals end the program.
+// interrupt returns a context that the first signal ends that asks for an end. Whatever hangs all the
+// same, the next one ends the program, half a second later.
 func (s *signals) interrupt(ctx context.Context) context.Context {
 	ctx, cancel := context.WithCancel(ctx)
 	s.early = s.heed(1, cancel)
@@ -72,6 +74,7 @@ func (s *signals) interrupt(ctx context.Context) context.Context {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if !s.taken {
+			s.hurryUp()
 			s.restoring = time.AfterFunc(sameSignalWithin, s.restore)
 		}
 	})
@@ -86,6 +89,9 @@ func (s *signals) take() {
 	if s.restoring != nil {
 		s.restoring.Stop()
 	}
+	if s.hurries {
+		s.hurries, s.hurry = false, make(chan struct{})
+	}
 	s.mu.Unlock()
 	for _, heard := range s.early() {
 		select {
@@ -96,9 +102,47 @@ func (s *signals) take() {
 	s.listen()
 }
 
+// hurried returns what is closed once nobody is waited for who does not take what is said.
+func (s *signals) hurried() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.hurry
+}
+
+// hurryUp closes that; s.mu is held.
+func (s *signals) hurryUp() {
+	if !s.hurries {
+		s.hurries = true
+		close(s.hurry)
+	}
+}
+
+// giveUp waits no more for who does not take what is said.
+func (s *signals) giveUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hurryUp()
+}
+
+// lastWords has the next signal give up where none does by itself, because they were taken, until
+// it is ended.
+func (s *signals) lastWords() (end func()) {
+	s.mu.Lock()
+	taken := s.taken
+	s.mu.Unlock()
+	if !taken {
+		return func() {}
+	}
+	heard := s.heed(1, s.giveUp)
+	return func() { heard() }
+}
+
 // close hears nothing any more.
 func (s *signals) close() {
-	if !s.taken {
+	s.mu.Lock()
+	taken := s.taken
+	s.mu.Unlock()
+	if !taken {
 		s.early()
 	}
 	signal.Stop(s.come)

@@ -111,7 +111,7 @@ func (r *runner) command(reservation *client.Reservation) (command *exec.Cmd, st
 	}
 	command.Env = append(r.environment[:len(r.environment):len(r.environment)],
 		fenceVariable+"="+strconv.FormatUint(reservation.Fence(), 10))
-	command.Stdout, command.Stderr = r.stdout, r.stderr
+	command.Stdout, command.Stderr = bare(r.stdout), bare(r.stderr)
 	if file, ok := r.stdin.(*os.File); ok && !isCharacterDevice(file) {
 		command.Stdin = file
 		return command, nil, nil
