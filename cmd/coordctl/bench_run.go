@@ -250,8 +250,12 @@ func (b *benchRun) watch(ends context.Context, done <-chan struct{}, began time.
 				continue
 			}
 			total := b.taken[benchPair].count() + b.taken[benchRefused].count()
-			_, _ = fmt.Fprintf(b.stderr, "%4.0fs  %d done, %d in the last second, %d failed\n",
-				time.Since(began).Seconds(), total, total-before, b.failures())
+			line := fmt.Sprintf("%4.0fs  %d done, %d in the last second, %d failed", time.Since(began).Seconds(), total, total-before, b.failures())
+			if b.output == "json" {
+				b.note(line)
+			} else {
+				b.say(line + "\n")
+			}
 			before = total
 		}
 	}

@@ -563,6 +563,7 @@ func TestWhatANodeSaysIsText(t *testing.T) {
 	run(t.Context(), w, []string{"commit", "k", "--token", "T", "--endpoints", serve(t, s)})
 	r, reservation, released := reserved(t, s, time.Minute)
 	r.giveBack(reservation, "nothing was started", 1)
+	r.settleNotes()
 	for _, shown := range []string{stderr.String(), released.String()} {
 		line := strings.TrimSuffix(shown, "\n")
 		if !strings.Contains(line, "no") || !strings.Contains(line, "way") || strings.ContainsFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }) {

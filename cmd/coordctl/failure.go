@@ -82,6 +82,7 @@ func (c *control) report(err error) int {
 	if c.signals != nil {
 		defer c.signals.lastWords()()
 	}
+	c.settleNotes()
 	switch {
 	case err == nil:
 		return reason.ExitDone

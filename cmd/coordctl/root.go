@@ -46,9 +46,10 @@ Exit codes:
 
 const rootLong = `coordctl asks a coordinator for admission, and shows operators what it is doing.
 
-Results go to stdout, everything else to stderr; with -o json an error is one JSON
-object on stderr. Durations are written as 100ms, 5m0s or 24h. A key that begins with
-a dash goes behind "--": coordctl get -- -x. For run it is --key=-x.
+Results go to stdout, everything else to stderr. With -o json all of it is JSON, on
+stderr one object a line: {"error":…}, which is the last, or {"note":…} where nothing
+has failed. Durations are written as 100ms, 5m0s or 24h. A key that begins with a dash
+goes behind "--": coordctl get -- -x. For run it is --key=-x.
 
 A flag that takes one value may be given once. If a node cannot be reached, has no
 leader or loses an answer, the same call goes to the next of --endpoints, and round
@@ -76,6 +77,7 @@ type control struct {
 	waits bool
 
 	unhelped    error // why there was no help where it was asked for
+	notes       *notes
 	connections []*connection
 }
 

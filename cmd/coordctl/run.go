@@ -66,6 +66,10 @@ process group of its own; SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 
 passed on to that. If this program is killed, the group is killed too (see docs/run.md
 for what nobody can kill).
 
+What this program itself says is a line on stderr that begins with "coordctl: ". With
+-o json it is one JSON object a line: {"error":…}, as the last, where the exit code is
+not the command's, and {"note":…} for all else, such as what -v says.
+
 The key goes with the command: its words are hashed into a fingerprint, and the same key
 with another command is refused. What the output holds can be read by all who may read
 the key: --no-output records the exit status only.

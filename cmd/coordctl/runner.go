@@ -127,7 +127,7 @@ func (r *runner) undial(address string, err error) { r.undialed.Store(&dialFailu
 // tell says something to who wants to hear more.
 func (r *runner) tell(format string, arguments ...any) {
 	for _, line := range r.verbosely(format, arguments...) {
-		r.complain(line)
+		r.note(line)
 	}
 }
 
@@ -208,6 +208,11 @@ func (r *runner) ask(ctx context.Context, wait time.Duration) (reservation *clie
 	return reservation, which, err
 }
 
+// signalledError is a signal that came before the command was started.
+type signalledError struct{ which os.Signal }
+
+func (e *signalledError) Error() string { return fmt.Sprintf("received %v", e.which) }
+
 // interrupted is how it ends when a signal came before the command was started.
 func (r *runner) interrupted(reservation *client.Reservation, which os.Signal) error {
 	if reservation != nil {
@@ -228,9 +233,9 @@ func (r *runner) giveBack(reservation *client.Reservation, why string, nth int) 
 	defer r.signals.heed(nth, cancel)()
 	switch err := reservation.Release(ctx, why); {
 	case errors.Is(err, client.ErrUnknown):
-		r.complain("it is not known whether the key was released; if not, it stays taken " + r.untilItLapses() + ": " + r.inWords(err))
+		r.note("it is not known whether the key was released; if not, it stays taken " + r.untilItLapses() + ": " + r.inWords(err))
 	case err != nil:
-		r.complain("the key could not be released, and stays taken " + r.untilItLapses() + ": " + r.inWords(err))
+		r.note("the key could not be released, and stays taken " + r.untilItLapses() + ": " + r.inWords(err))
 	}
 }
 
@@ -418,28 +423,27 @@ func (r *runner) record(reservation *client.Reservation, e ending, kept *capture
 // tellBefore says which output was not passed on as a whole, and what else there is to say before
 // the end. Who does not take that output may not take this either, and is not waited for.
 func (r *runner) tellBefore(kept *capture, said ...string) {
-	told := make(chan struct{})
-	go func() {
-		defer close(told)
-		for stream, why := range kept.brokenOffs() {
-			if why != nil {
-				r.complain(fmt.Sprintf("not all of the command's %s could be passed on: %s", streamNames[stream], rootCause(why)))
-			}
+	for stream, why := range kept.brokenOffs() {
+		if why != nil {
+			r.note(fmt.Sprintf("not all of the command's %s could be passed on: %s", streamNames[stream], rootCause(why)))
 		}
-		for _, line := range said {
-			r.complain(line)
-		}
-	}()
-	select {
-	case <-told:
-	case <-time.After(toldWithin):
 	}
+	for _, line := range said {
+		r.note(line)
+	}
+	r.settleNotes()
 }
 
 // releaseUnstarted frees the key of a command that could not be started.
 func (r *runner) releaseUnstarted(reservation *client.Reservation, why error) error {
+	var (
+		guard  *guardError
+		before *signalledError
+	)
+	if errors.As(why, &before) {
+		return r.interrupted(reservation, before.which)
+	}
 	r.giveBack(reservation, "the command could not be started", 2)
-	var guard *guardError
 	switch {
 	case errors.Is(why, errTooLate):
 		return notStarted(reason.Failure{
@@ -537,9 +541,9 @@ func (r *runner) replay(c *client.CommittedError) error {
 	age := c.Age.Round(time.Millisecond)
 	switch {
 	case recorded.omitted:
-		r.complain(fmt.Sprintf("it ran before, until %v ago, and ended with %d; its output was not recorded", age, recorded.status))
+		r.note(fmt.Sprintf("it ran before, until %v ago, and ended with %d; its output was not recorded", age, recorded.status))
 	case recorded.leftOut > 0:
-		r.complain(fmt.Sprintf("it ran before, until %v ago, and ended with %d; the first %d bytes of its output were not recorded", age, recorded.status, recorded.leftOut))
+		r.note(fmt.Sprintf("it ran before, until %v ago, and ended with %d; the first %d bytes of its output were not recorded", age, recorded.status, recorded.leftOut))
 	default:
 		r.tell("it ran before, until %v ago, and ended with %d: replayed", age, recorded.status)
 	}

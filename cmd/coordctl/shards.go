@@ -103,7 +103,7 @@ func (c *control) explainNoLeader(which string) {
 	if c.output == "json" {
 		return
 	}
-	c.complain("the answering node knows no leader of " + which + ", and shows what it has itself: calls on keys of such a shard " +
+	c.note("the answering node knows no leader of " + which + ", and shows what it has itself: calls on keys of such a shard " +
 		"wait, and then fail with NO_LEADER. After a start that passes within seconds; if it does not, `coordctl status` says what is wrong")
 }
 

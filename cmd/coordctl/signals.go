@@ -102,6 +102,16 @@ func (s *signals) take() {
 	s.listen()
 }
 
+// asked returns a signal that asks for an end and has come already, or nil.
+func (s *signals) asked() os.Signal {
+	for len(s.come) > 0 {
+		if received := <-s.come; ends(received) {
+			return received
+		}
+	}
+	return nil
+}
+
 // hurried returns what is closed once nobody is waited for who does not take what is said.
 func (s *signals) hurried() <-chan struct{} {
 	s.mu.Lock()

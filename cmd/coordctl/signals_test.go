@@ -85,6 +85,39 @@ func TestASignalBeforeTheStartInJSON(t *testing.T) {
 	}
 }
 
+// What is no failure is told in objects, too: nobody who reads JSON comes upon a line of text.
+func TestNotesInJSON(t *testing.T) {
+	leakless(t)
+	denied := reason.Error(reason.PermissionDenied, "")
+	s := &stub{release: func(context.Context) error { return denied }}
+	r, reservation, said := reserved(t, s, time.Minute)
+	r.output = "json"
+	kept := newCapture()
+	kept.add(streamStderr, []byte("text"))
+	kept.cutOff(errUntaken)
+	r.tellBefore(kept, "another\nline")
+	if code := r.report(r.interrupted(reservation, syscall.SIGTERM)); code != 143 {
+		t.Errorf("exit code %d", code)
+	}
+	const want = `{"note":{"message":"not all of the command's stderr could be passed on: nobody took it in time"}}
+{"note":{"message":"another line"}}
+{"note":{"message":"the key could not be released, and stays taken until it lapses: the caller is not allowed to do this"}}
+{"error":{"reason":"LOCAL_FAILURE","code":"UNKNOWN","message":"received terminated; the command was not started","applied":"no"}}
+`
+	if said.String() != want {
+		t.Errorf("%s", said)
+	}
+	_, _, progress := bench(t, t.Context(), "pairs", "--endpoints", serve(t, &stub{reserve: grantedFor, commit: func() error { return nil }}), "--duration", "3s")
+	for line := range strings.Lines(progress) {
+		if !strings.HasPrefix(line, `{"note":{"message":"`) {
+			t.Errorf("%q", line)
+		}
+	}
+	if progress == "" {
+		t.Error("no progress was shown")
+	}
+}
+
 // reserved is a run that was admitted, and its reservation.
 func reserved(t *testing.T, s *stub, timeout time.Duration) (*runner, *client.Reservation, *bytes.Buffer) {
 	t.Helper()

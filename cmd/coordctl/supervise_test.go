@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -78,5 +79,54 @@ func TestWhatIsLeftBehindIsTold(t *testing.T) {
 	const want = "ownership was lost (the key was purged) and process group 7 goes on 5s after SIGKILL: what it does is unknown, and nothing is recorded; "
 	if code != 7 || commits != 0 || !strings.Contains(said.String(), want) {
 		t.Errorf("exit code %d, %d commits, %q", code, commits, said)
+	}
+}
+
+// Who is told of it may stand still: the command is stopped all the same, and in time.
+func TestAStopWaitsForNobodyWhoIsTold(t *testing.T) {
+	leakless(t)
+	r, reservation, _ := reserved(t, &stub{}, time.Minute)
+	if err := reservation.Release(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	command := exec.Command("true") // nobody gets its signals
+	if err := command.Run(); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		never := make(chan struct{})
+		r.signals, r.stderr, r.flags.verbose = newSignals(), &stuck{asked: make(chan struct{}, 1), never: never}, true
+		s := &supervision{reservation: reservation, guard: &guard{ended: true}, command: command, grace: time.Minute}
+		began := time.Now()
+		if ended := s.until(make(chan struct{}), r); ended {
+			t.Error("it has ended")
+		}
+		if took := time.Since(began); took != s.grace+goneWithin {
+			t.Errorf("it took %v", took)
+		}
+		r.settleNotes()
+		close(never)
+	})
+}
+
+// A signal that comes once the key is reserved, while the guard is being started, is one before the
+// start: the command is not started to get it.
+func TestASignalWhileTheGuardIsStarted(t *testing.T) {
+	leakless(t)
+	released := 0
+	r, reservation, said := reserved(t, &stub{release: func(context.Context) error { released++; return nil }}, time.Minute)
+	theirs, ours, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer theirs.Close()
+	defer ours.Close()
+	r.signals.come <- syscall.SIGUSR1
+	r.signals.come <- syscall.SIGTERM
+	s := &supervision{reservation: reservation, guard: &guard{pipe: ours}, command: exec.Command("true")}
+	_, err = s.start(r)
+	code := r.report(r.settle(reservation, ending{unstarted: err}, newCapture()))
+	if want := "coordctl: received terminated; the command was not started\n"; code != 143 || said.String() != want || released != 1 || s.command.Process != nil {
+		t.Errorf("exit code %d, %q, released %d times, started: %t", code, said, released, s.command.Process != nil)
 	}
 }

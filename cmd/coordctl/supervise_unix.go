@@ -66,11 +66,7 @@ func (r *runner) supervise(reservation *client.Reservation, kept *capture) endin
 			return ending{unstarted: &guardError{err}}
 		}
 	}
-	// The guard knows the deadline before there is anything to kill.
-	if _, stop := s.look(); stop {
-		return ending{unstarted: errTooLate}
-	}
-	waited, err := g.start(command)
+	waited, err := s.start(r)
 	s.pump(err == nil)
 	if err != nil {
 		return ending{unstarted: err}
@@ -148,6 +144,20 @@ type supervision struct {
 	breakOff    func(error)   // ends the passing on, and says why
 }
 
+// start starts the command, unless it must not be started any more, and returns what is closed once
+// it has ended.
+func (s *supervision) start(r *runner) (<-chan struct{}, error) {
+	// The guard knows the deadline before there is anything to kill.
+	if _, stop := s.look(); stop {
+		return nil, errTooLate
+	}
+	// What has come since it was admitted is no signal for the command, which may not expect any yet.
+	if which := r.signals.asked(); which != nil {
+		return nil, &signalledError{which}
+	}
+	return s.guard.start(s.command)
+}
+
 // look tells the guard how long the ownership goes on, and returns when to look again and
 // whether the command must be stopped.
 func (s *supervision) look() (again time.Duration, stop bool) {
@@ -202,10 +212,10 @@ func (s *supervision) stop(r *runner) {
 	if wait == 0 {
 		wait, s.stopped = s.grace, context.Cause(s.reservation.Context())
 	}
-	r.tell("ownership is lost (%s): stopping the command", r.inWords(s.stopped))
 	s.signal(syscall.SIGTERM)
 	s.signal(syscall.SIGCONT) // what is stopped does not hear it
 	s.killAt = time.After(wait)
+	r.tell("ownership is lost (%s): stopping the command", r.inWords(s.stopped))
 }
 
 // signal sends a signal to the whole group, and to the command where it has left that.
