@@ -64,12 +64,12 @@ func (c *control) newBenchRun(name string, f *benchFlags, options []client.DialO
 	for _, call := range benchCalls {
 		b.taken[call] = &histogram{}
 	}
-	dialed, err := client.Dial(c.endpoints, append(
-		c.dialOptions(client.WithDialer(b.words.dial), client.WithTransportCredentials(noting{c.security.transport, b.words.undial}), client.WithCallTimeout(c.timeout)), options...)...)
+	made, err := c.newClient(append(options, client.WithDialer(b.words.dialNode),
+		client.WithTransportCredentials(noting{c.security.transport, b.words.undial}), client.WithCallTimeout(c.timeout))...)
 	if err != nil {
-		return nil, usagef("--endpoints: %v", err)
+		return nil, err
 	}
-	b.client = dialed
+	b.client = made
 	return b, nil
 }
 

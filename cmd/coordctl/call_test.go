@@ -38,6 +38,8 @@ type stub struct {
 	reserve  func(call int) (*coordinatorv1.ReserveResponse, error)
 	commit   func() error // nil: in doubt
 	release  func(context.Context) error
+	extend   func(context.Context) error
+	get      func(context.Context) error // nil: in doubt
 	requests []*coordinatorv1.ReserveRequest
 	pages    int
 	problems []string
@@ -121,8 +123,14 @@ func serve(t *testing.T, s *stub) string {
 // control runs one command line in this process.
 func command(t *testing.T, arguments ...string) (code int, stdout, stderr string) {
 	t.Helper()
+	return in(t, nil, arguments...)
+}
+
+// in is command in an environment.
+func in(t *testing.T, environment []string, arguments ...string) (code int, stdout, stderr string) {
+	t.Helper()
 	var out, err bytes.Buffer
-	w := world{stdin: strings.NewReader(""), stdout: &out, stderr: &err, signals: newSignals()}
+	w := world{stdin: strings.NewReader(""), stdout: &out, stderr: &err, environment: environment, signals: newSignals()}
 	code = run(t.Context(), w, arguments)
 	return code, out.String(), err.String()
 }

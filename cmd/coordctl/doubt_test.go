@@ -27,7 +27,10 @@ func (s *stub) Commit(context.Context, *coordinatorv1.CommitRequest) (*coordinat
 	return nil, reason.Error(reason.DeadlineExceeded, "")
 }
 
-func (s *stub) Get(context.Context, *coordinatorv1.GetRequest) (*coordinatorv1.GetResponse, error) {
+func (s *stub) Get(ctx context.Context, _ *coordinatorv1.GetRequest) (*coordinatorv1.GetResponse, error) {
+	if s.get != nil {
+		return nil, s.get(ctx)
+	}
 	return nil, reason.Error(reason.DeadlineExceeded, "")
 }
 

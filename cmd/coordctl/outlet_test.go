@@ -70,7 +70,7 @@ func TestASignalWhereNobodyTakesTheOutput(t *testing.T) {
 			if test.stderr {
 				w.stdout, w.stderr = &said, nobody
 			}
-			w.environment = []string{endpointsVariable + "=" + serve(t, &stub{reserve: test.reserve, pages: 1})}
+			w.environment = []string{variableOf(endpointsFlag) + "=" + serve(t, &stub{reserve: test.reserve, pages: 1})}
 			ended := make(chan int, 1)
 			go func() { ended <- run(t.Context(), w, strings.Fields(line)) }()
 			<-nobody.asked

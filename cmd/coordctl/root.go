@@ -64,11 +64,13 @@ type control struct {
 	world
 	arguments []string
 
-	endpoints []string
-	cluster   string // its id; "": whichever answers
-	security  security
-	output    string
-	timeout   time.Duration
+	endpoints     []string
+	endpointsFrom string // the flag or the variable that names them
+	cluster       string // its id; "": whichever answers
+	clusterFrom   string
+	security      security
+	output        string
+	timeout       time.Duration
 	// exitOffset is what is added to the exit code of a failure; see [exitOfRun].
 	exitOffset int
 	// looks says that the command changes nothing: none of its calls leaves a doubt.
@@ -255,39 +257,41 @@ func (c *control) check(command *cobra.Command) error {
 	for i, endpoint := range c.endpoints {
 		c.endpoints[i] = strings.TrimSpace(endpoint)
 	}
+	c.endpointsFrom, c.clusterFrom = c.source(command, endpointsFlag), c.source(command, clusterFlag)
 	if len(c.endpoints) == 0 {
-		return usagef("%s names no node", c.source(command, endpointsFlag))
+		return usagef("%s names no node", c.endpointsFrom)
 	}
 	if err := c.checkSecurity(command); err != nil {
 		return err
 	}
 	// The client connects to nothing before a call, and is the one that knows what can be an
 	// endpoint, and a cluster.
-	if err := checkDial(c.endpoints, client.WithInsecure()); err != nil {
-		return usagef("%s: %s", c.source(command, endpointsFlag), err)
-	}
-	if err := checkDial(c.endpoints, c.dialOptions()...); err != nil {
-		return usagef("%s: %s", c.source(command, clusterFlag), err)
-	}
-	return nil
-}
-
-// checkDial returns what the client has to say against its arguments.
-func checkDial(endpoints []string, options ...client.DialOption) error {
-	dialed, err := client.Dial(endpoints, options...)
+	made, err := c.newClient()
 	if err != nil {
-		return errors.New(strings.TrimPrefix(err.Error(), "client: "))
+		return err
 	}
-	return dialed.Close()
+	return made.Close()
 }
 
-// dialOptions are those of a client of the cluster.
-func (c *control) dialOptions(more ...client.DialOption) []client.DialOption {
-	options := []client.DialOption{client.WithTransportCredentials(c.security.transport)}
+// newClient returns a client of the cluster, or an error that says which flag is wrong.
+func (c *control) newClient(options ...client.DialOption) (*client.Client, error) {
+	plain := client.WithTransportCredentials(c.security.transport)
+	options = append([]client.DialOption{plain}, options...)
 	if c.cluster != "" {
 		options = append(options, client.WithCluster(c.cluster))
 	}
-	return append(options, more...)
+	made, wrong := client.Dial(c.endpoints, options...)
+	if wrong == nil {
+		return made, nil
+	}
+	from := c.endpointsFrom
+	if alone, err := client.Dial(c.endpoints, plain); err != nil {
+		wrong = err
+	} else {
+		_ = alone.Close() // it has connected to nobody
+		from = c.clusterFrom
+	}
+	return nil, usagef("%s: %s", from, strings.TrimPrefix(wrong.Error(), "client: "))
 }
 
 // once makes each flag that takes one value refuse a second: the last of two

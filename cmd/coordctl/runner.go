@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
 	"github.com/atmostonce/coordinator/client"
@@ -51,6 +53,7 @@ type runner struct {
 	patience  time.Duration // how long to wait for a run elsewhere
 
 	client   *client.Client
+	answers  answers
 	undialed atomic.Pointer[dialFailure]
 	dialed   atomic.Bool // whether a node was connected to at all
 	doubt    error       // of a Reserve that may have been granted with nobody hearing of it; nil: none
@@ -70,7 +73,7 @@ type ending struct {
 	breakOff func(why error) // ends the passing on
 }
 
-// dialFailure is the latest node that could not be connected to, and why.
+// dialFailure is the latest node that could not be connected to, and why, unless it could be since.
 type dialFailure struct {
 	address string
 	err     error
@@ -85,11 +88,8 @@ func (r *runner) run(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
 	r.signals.take()
 
-	var err error
-	r.client, err = client.Dial(r.endpoints, r.dialOptions(client.WithDialer(r.dial), client.WithTransportCredentials(noting{r.security.transport, r.undial}),
-		client.WithCallTimeout(r.timeout), client.WithSettleTimeout(r.flags.settle))...)
-	if err != nil {
-		return usagef("--endpoints: %v", err)
+	if err := r.open(); err != nil {
+		return err
 	}
 	defer func() { _ = r.client.Close() }() // it was answered by now, or nobody will be
 
@@ -109,13 +109,23 @@ func (r *runner) run(ctx context.Context) error {
 	return r.settle(reservation, ended, kept)
 }
 
-// dial connects, and keeps in mind why that failed: what gRPC makes of it is not for
+// open makes the client.
+func (r *runner) open() (err error) {
+	r.client, err = r.newClient(client.WithDialer(r.dialNode), client.WithTransportCredentials(noting{r.security.transport, r.undial}),
+		client.WithDialOptions(grpc.WithChainUnaryInterceptor(r.answers.note)), client.WithCallTimeout(r.timeout), client.WithSettleTimeout(r.flags.settle))
+	return err
+}
+
+// dialNode connects, and keeps in mind why that failed: what gRPC makes of it is not for
 // people.
-func (r *runner) dial(ctx context.Context, address string) (net.Conn, error) {
+func (r *runner) dialNode(ctx context.Context, address string) (net.Conn, error) {
 	opened, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	if err != nil {
 		r.undial(address, err)
 		return nil, err
+	}
+	if before := r.undialed.Load(); before != nil && before.address == address {
+		r.undialed.CompareAndSwap(before, nil)
 	}
 	r.dialed.Store(true)
 	return opened, nil
@@ -297,7 +307,11 @@ func (r *runner) untilItLapses() string {
 // program.
 func (r *runner) mismatched(ctx context.Context, err error) error {
 	failure := r.failure(err)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	heard := r.signals.heed(1, cancel) // it leaves nothing behind
 	record, err := r.client.Get(ctx, r.identity)
+	heard()
 	switch {
 	case err != nil:
 		failure.Message = "the key was used with another command, or not by coordctl run"
@@ -344,19 +358,35 @@ func (r *runner) inWords(err error) string {
 	var failed *client.Error
 	switch undialed := r.undialed.Load(); {
 	case errors.Is(err, client.ErrClosed), errors.Is(err, context.Canceled):
+		if why := r.answers.inWords(undialed); why != "" {
+			return "interrupted (" + why + ")"
+		}
 		return "interrupted"
 	case !errors.As(err, &failed):
 		return strings.TrimPrefix(err.Error(), "client: ")
 	case failed.Reason == "" && errors.Is(err, client.ErrUnknown):
+		if silent := r.answers.silent(); silent != "" {
+			return "no answer from " + silent + " in time"
+		}
 		return "no answer in time"
 	case failed.Reason == "" && errors.Is(err, client.ErrUnavailable) && undialed != nil:
 		return "cannot connect to " + undialed.address + ": " + rootCause(undialed.err)
 	case failed.Reason == "" && failed.Code == codes.DeadlineExceeded:
 		return r.boundOfNow() + " was over before a node was connected to"
 	case failed.Reason == "" && errors.Is(err, client.ErrUnavailable):
-		return "no node answers"
+		return cmp.Or(r.answers.inWords(undialed), "no node answers")
 	}
 	return failed.Message
+}
+
+// unanswered is the error with which the ownership ended and, where that is because nobody has
+// renewed it, why nobody has.
+func (r *runner) unanswered(err error) error {
+	var answered *client.Error
+	if why := r.answers.inWords(r.undialed.Load()); why != "" && !errors.As(err, &answered) {
+		return fmt.Errorf("%w: %s", err, why)
+	}
+	return err
 }
 
 // boundOfNow says which time a call has: what is said of a command that has ended has its own.

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -34,15 +32,6 @@ func startSecured(t *testing.T, files certs.Files) string {
 	})
 	<-n.Ready()
 	return n.Address().String()
-}
-
-// in runs one command line in an environment.
-func in(t *testing.T, environment []string, arguments ...string) (code int, stdout, stderr string) {
-	t.Helper()
-	var out, err bytes.Buffer
-	w := world{stdin: strings.NewReader(""), stdout: &out, stderr: &err, environment: environment, signals: make(chan os.Signal, signalsMost)}
-	code = run(t.Context(), w, arguments)
-	return code, out.String(), err.String()
 }
 
 // Every command speaks TLS where it is told to, with the certificate that it is given.

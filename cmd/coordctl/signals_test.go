@@ -30,6 +30,10 @@ func (s *stub) Release(ctx context.Context, _ *coordinatorv1.ReleaseRequest) (*c
 	return &coordinatorv1.ReleaseResponse{}, s.release(ctx)
 }
 
+func (s *stub) Extend(ctx context.Context, _ *coordinatorv1.ExtendRequest) (*coordinatorv1.ExtendResponse, error) {
+	return &coordinatorv1.ExtendResponse{Remaining: durationpb.New(time.Minute)}, s.extend(ctx)
+}
+
 func grantedForAMinute(int) (*coordinatorv1.ReserveResponse, error) {
 	return &coordinatorv1.ReserveResponse{Outcome: &coordinatorv1.ReserveResponse_Granted{Granted: &coordinatorv1.Granted{
 		Token: "T", Fence: 1, Remaining: durationpb.New(time.Minute),
@@ -124,13 +128,14 @@ func reserved(t *testing.T, s *stub, timeout time.Duration) (*runner, *client.Re
 	s.reserve = grantedForAMinute
 	said := &bytes.Buffer{}
 	r := &runner{
-		control:   &control{timeout: timeout, world: world{stderr: said, signals: newSignals()}},
+		control: &control{
+			endpoints: []string{serve(t, s)}, timeout: timeout,
+			world: world{stderr: said, signals: newSignals()},
+		},
 		flags:     &runFlags{settle: settleDefault},
 		arguments: []string{"c"},
 	}
-	var err error
-	r.client, err = client.Dial([]string{serve(t, s)}, client.WithInsecure(), client.WithCallTimeout(timeout), client.WithSettleTimeout(r.flags.settle))
-	if err != nil {
+	if err := r.open(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = r.client.Close() })
@@ -157,10 +162,10 @@ func TestGivingBackIsBounded(t *testing.T) {
 		code    int
 		why     string
 	}{
-		"no answer, after a signal": {interrupted, time.Second, 0, 143, "no answer in time"},
-		"no answer, not started":    {unstarted, time.Second, 0, exitNotFound, "no answer in time"},
-		"a signal after the first":  {interrupted, time.Minute, 1, 143, "interrupted"},
-		"two signals, not started":  {unstarted, time.Minute, 2, exitNotFound, "interrupted"},
+		"no answer, after a signal": {interrupted, time.Second, 0, 143, "no answer from NODE in time\n"},
+		"no answer, not started":    {unstarted, time.Second, 0, exitNotFound, "no answer from NODE in time\n"},
+		"a signal after the first":  {interrupted, time.Minute, 1, 143, "interrupted (no answer from NODE)\n"},
+		"two signals, not started":  {unstarted, time.Minute, 2, exitNotFound, "interrupted (no answer from NODE)\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			leakless(t)
@@ -179,7 +184,7 @@ func TestGivingBackIsBounded(t *testing.T) {
 			r, reservation, said = reserved(t, s, test.timeout)
 			began := time.Now()
 			code, took := r.report(test.end(r, reservation)), time.Since(began)
-			want := "coordctl: it is not known whether the key was released; if not, it stays taken until it lapses: " + test.why + "\n"
+			want := "coordctl: it is not known whether the key was released; if not, it stays taken until it lapses: " + strings.ReplaceAll(test.why, "NODE", r.endpoints[0])
 			if code != test.code || !strings.HasPrefix(said.String(), want) || took > settleDefault/2 {
 				t.Errorf("exit code %d after %v, %q", code, took, said)
 			}
@@ -269,6 +274,75 @@ func TestSignalsAfterTheFirst(t *testing.T) {
 	}
 }
 
+// Two signals while it is tried again say why it was not recorded.
+func TestTwoSignalsSayWhyNothingIsRecorded(t *testing.T) {
+	leakless(t)
+	var r *runner
+	commits := 0
+	refused := func() error {
+		if commits++; commits == 2 {
+			r.signals.come <- syscall.SIGTERM
+			r.signals.come <- syscall.SIGTERM
+		}
+		return reason.Error(reason.NoLeader, "")
+	}
+	var (
+		reservation *client.Reservation
+		said        *bytes.Buffer
+	)
+	r, reservation, said = reserved(t, &stub{commit: refused}, time.Minute)
+	code := r.report(r.settle(reservation, ending{status: 3}, newCapture()))
+	// A commit may be under way again by then, which leaves a doubt.
+	want := "interrupted (NO_LEADER at " + r.endpoints[0] + ": the shard has no leader that can be reached); "
+	if !strings.Contains(said.String(), want) || code != exitNotRecorded {
+		t.Errorf("exit code %d, %q", code, said)
+	}
+}
+
+// Who is stopped because nobody renews its reservation names who did not, and why.
+func TestAnOwnershipThatIsLostNamesWhoIsSilent(t *testing.T) {
+	for name, test := range map[string]struct {
+		extend func(context.Context) error
+		want   string
+	}{
+		"hangs":   {func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, "no answer from NODE"},
+		"refuses": {func(context.Context) error { return reason.Error(reason.NoLeader, "") }, "NO_LEADER at NODE: the shard has no leader that can be reached"},
+		"renews":  {func(context.Context) error { return nil }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leakless(t)
+			r, reservation, said := reserved(t, &stub{extend: test.extend}, time.Second)
+			_ = reservation.Extend(t.Context(), 0) // as a renewal does
+			r.report(r.left(ending{status: 137, stopped: r.unanswered(errUnrenewed)}))
+			want := errUnrenewed.Error()
+			if test.want != "" {
+				want += ": " + strings.ReplaceAll(test.want, "NODE", r.endpoints[0])
+			}
+			if !strings.Contains(said.String(), "ownership was lost ("+want+") and the command was stopped (137)") {
+				t.Errorf("%q, want %q", said, want)
+			}
+		})
+	}
+}
+
+// Whose key it is is looked up for as long as there is no signal.
+func TestASignalWhileTheRecordIsLookedAt(t *testing.T) {
+	leakless(t)
+	come := make(chan os.Signal, signalsMost)
+	s := &stub{reserve: failed(reason.Error(reason.FingerprintMismatch, ""))}
+	s.get = func(ctx context.Context) error {
+		come <- syscall.SIGTERM
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	const want = "coordctl: FINGERPRINT_MISMATCH: the key was used with another command, or not by coordctl run; the command was not started\n"
+	began := time.Now()
+	code, stderr := runSignalled(t, s, come, "--timeout", "1m", "--", "true")
+	if took := time.Since(began); code != exitOfRun+reason.ExitFingerprintMismatch || stderr != want || took > 30*time.Second {
+		t.Errorf("exit code %d after %v, %q", code, took, stderr)
+	}
+}
+
 // A second signal does not wait for the recording either, and whoever sent what may have been
 // recorded does not know whether it was.
 func TestTwoSignalsDoNotWaitForTheRecording(t *testing.T) {
@@ -291,7 +365,7 @@ func TestTwoSignalsDoNotWaitForTheRecording(t *testing.T) {
 			r.flags.releaseOn = releaseOn
 			defer close(answer)
 			code := r.report(r.settle(reservation, ending{status: 3}, newCapture()))
-			if !strings.Contains(said.String(), ": the command ended with 3, and it is not known whether the ") || !strings.Contains(said.String(), " was "+name+": interrupted; ") ||
+			if !strings.Contains(said.String(), ": the command ended with 3, and it is not known whether the ") || !strings.Contains(said.String(), " was "+name+": interrupted (no answer from "+r.endpoints[0]+"); ") ||
 				code != exitNotRecorded {
 				t.Errorf("exit code %d, %q", code, said)
 			}

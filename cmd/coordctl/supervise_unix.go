@@ -82,7 +82,7 @@ func (r *runner) supervise(reservation *client.Reservation, kept *capture) endin
 			// The guard may have been quicker, because this program stood still.
 			switch {
 			case reservation.Context().Err() != nil:
-				s.stopped = context.Cause(reservation.Context())
+				s.stopped = r.unanswered(context.Cause(reservation.Context()))
 			case e.status == exitSignalled+int(syscall.SIGKILL) && g.died():
 				s.stopped = errGuarded
 			}
@@ -212,6 +212,7 @@ func (s *supervision) stop(r *runner) {
 	if wait == 0 {
 		wait, s.stopped = s.grace, context.Cause(s.reservation.Context())
 	}
+	s.stopped = r.unanswered(s.stopped)
 	s.signal(syscall.SIGTERM)
 	s.signal(syscall.SIGCONT) // what is stopped does not hear it
 	s.killAt = time.After(wait)

@@ -269,7 +269,8 @@ func TestRunStopsWhatItCannotOwn(t *testing.T) {
 		if late := time.Since(killed); late > ttl+10*time.Second {
 			t.Errorf("it was stopped %v after the coordinator was gone", late)
 		}
-		if said := caller.stderr.String(); !strings.Contains(said, "ownership was lost") || !strings.Contains(said, "the next caller runs it again") {
+		if said := caller.stderr.String(); !strings.Contains(said, "ownership was lost") ||
+			!strings.Contains(said, "cannot connect to "+cluster.Endpoints()[0]) || !strings.Contains(said, "the next caller runs it again") {
 			t.Errorf("said %q", said)
 		}
 	}
