@@ -560,6 +560,47 @@ func TestTheLongestTimeout(t *testing.T) {
 	}
 }
 
+// The longest wait there is comes on top of the longest timeout as any other does.
+func TestTheLongestWait(t *testing.T) {
+	leakless(t)
+	s := &stub{reserve: grantedForAMinute}
+	for _, timeout := range []string{"5s", "1h", "2562047h"} {
+		code, _, stderr := command(t, "reserve", "k", "--timeout", timeout, "--wait", "2562047h47m", "--endpoints", serve(t, s))
+		if code != reason.ExitDone {
+			t.Errorf("%s: exit code %d, %q", timeout, code, stderr)
+		}
+	}
+}
+
+// Who waits for a run elsewhere waits for no longer than was said, also while the coordinator is away.
+func TestAWaitEndsWhileTheCoordinatorIsAway(t *testing.T) {
+	leakless(t)
+	s := &stub{reserve: func(call int) (*coordinatorv1.ReserveResponse, error) {
+		if call == 1 {
+			return &coordinatorv1.ReserveResponse{Outcome: &coordinatorv1.ReserveResponse_Pending{Pending: &coordinatorv1.Pending{}}}, nil
+		}
+		return nil, reason.Error(reason.NoLeader, "")
+	}}
+	began := time.Now()
+	code, _, stderr := command(t, "run", "--endpoints", serve(t, s), "--timeout", "1s", "--wait", "2s", "--key", "k", "--", "true")
+	if took := time.Since(began); code != exitOfRun+reason.ExitUnavailable || !strings.Contains(stderr, "NO_LEADER: ") || took > awayWhileWaiting/2 {
+		t.Errorf("exit code %d after %v, %q", code, took, stderr)
+	}
+}
+
+// A look changes nothing, whether or not what it has seen can be told.
+func TestALookThatCannotBeToldIsNoDoubt(t *testing.T) {
+	leakless(t)
+	for line, applied := range map[string]string{"status": "no", "records": "no", "shards": "no", "reserve k": "maybe"} {
+		var stderr bytes.Buffer
+		w := world{stdin: strings.NewReader(""), stdout: full{}, stderr: &stderr}
+		code := run(t.Context(), w, append(strings.Fields(line), "-o", "json", "--endpoints", serve(t, &stub{reserve: grantedBy, pages: 1})))
+		if code != reason.ExitFailure || !strings.Contains(stderr.String(), `"applied":"`+applied+`"`) {
+			t.Errorf("%s: exit code %d, %q", line, code, &stderr)
+		}
+	}
+}
+
 // What a node says is shown as text, whatever a terminal would make of it: C1 controls too, which
 // are escape sequences of one character, and what turns a line around.
 func TestWhatANodeSaysIsText(t *testing.T) {

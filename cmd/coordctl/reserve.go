@@ -101,7 +101,7 @@ exit 6. It is compared whatever became of the key, until it is released or forgo
 
 func (c *control) runReserve(ctx context.Context, request *coordinatorv1.ReserveRequest, wait time.Duration, tokenOnly bool) error {
 	c.waits = wait > 0
-	answer, err := callCoordinator(ctx, c, c.timeout+max(0, wait),
+	answer, err := callCoordinator(ctx, c, c.timeout+min(max(0, wait), timeoutMost),
 		coordinatorv1.CoordinatorServiceClient.Reserve, request)
 	if err != nil {
 		return withAttempt(err, request.GetAttemptId())

@@ -150,6 +150,8 @@ func help() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [command]",
 		Short: "Help about any command",
+		// As --help it needs no node, whatever is wrong with how they are named.
+		PersistentPreRunE: func(*cobra.Command, []string) error { return nil },
 		RunE: func(command *cobra.Command, arguments []string) error {
 			found, rest, err := command.Root().Find(arguments)
 			switch {
@@ -213,6 +215,8 @@ func flagError(command *cobra.Command, err error) error {
 		codeType:   fmt.Sprintf("a number from 0 to %d", codeMax),
 		"bool":     "true or false",
 		"intSlice": "numbers such as 75,76",
+		// the only one is --endpoints
+		"stringSlice": "addresses such as 127.0.0.1:7420,127.0.0.1:7421",
 	}[flag.Value.Type()]
 	if wanted == "" {
 		wanted = "of type " + flag.Value.Type()

@@ -182,7 +182,8 @@ func (r *runner) admit(ctx context.Context) (*client.Reservation, error) {
 				r.tell("it runs elsewhere (owner %q): waiting", pending.Owner)
 			}
 			waits = time.Now()
-		case errors.Is(err, client.ErrUnavailable) && !waits.IsZero() && time.Since(waits) < awayWhileWaiting:
+		case errors.Is(err, client.ErrUnavailable) && !waits.IsZero() && time.Since(waits) < awayWhileWaiting &&
+			(patience == forever || time.Since(began) < patience):
 			rest(ctx, backoffMax)
 		case errors.Is(err, client.ErrUnknown) && !doubted:
 			// It may have been granted with nobody hearing of it, which the client now

@@ -39,7 +39,7 @@ func (c *control) showTable(value any, heading []string, rows [][]string) error 
 
 func (c *control) wrote(err error) error {
 	if err != nil {
-		return localError{err: fmt.Errorf("the call was answered, but the result cannot be written: %w", err), called: true}
+		return localError{err: fmt.Errorf("the call was answered, but the result cannot be written: %w", err), called: !c.looks}
 	}
 	return nil
 }
