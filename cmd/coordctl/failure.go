@@ -8,10 +8,10 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"unicode"
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/atmostonce/coordinator/internal/oneline"
 	"github.com/atmostonce/coordinator/internal/reason"
 )
 
@@ -98,7 +98,7 @@ func (c *control) report(err error) int {
 		// Everything else is the command line: ours, or as cobra sees it.
 		if c.output == "json" || asksForJSON(c.arguments) {
 			c.complainJSON(errorJSON{
-				Reason: usageReason, Code: reason.CodeName(codes.InvalidArgument), Message: oneLine(err.Error()), Applied: reason.No.String(),
+				Reason: usageReason, Code: reason.CodeName(codes.InvalidArgument), Message: oneline.Of(err.Error()), Applied: reason.No.String(),
 			})
 		} else {
 			c.complain(err.Error())
@@ -137,7 +137,7 @@ func (c *control) reportLocal(local localError) {
 	if local.called {
 		applied, attempt = reason.Maybe, hex.EncodeToString(local.attempt)
 	}
-	message := oneLine(local.Error())
+	message := oneline.Of(local.Error())
 	if c.output == "json" {
 		c.complainJSON(errorJSON{
 			Reason: localReason, Code: reason.CodeName(codes.Unknown), Message: message, Applied: applied.String(), AttemptID: attempt,
@@ -163,7 +163,7 @@ func (c *control) complainJSON(shown errorJSON) {
 // complain writes one line to stderr, whatever is in it. Where that fails there is nobody to
 // tell; the exit code still says what happened.
 func (c *control) complain(line string) {
-	_, _ = fmt.Fprintf(c.stderr, "coordctl: %s\n", oneLine(line))
+	_, _ = fmt.Fprintf(c.stderr, "coordctl: %s\n", oneline.Of(line))
 }
 
 func (c *control) reportCall(call callError) {
@@ -201,17 +201,6 @@ func (c *control) reportCall(call callError) {
 		}
 	}
 	c.complain(text + again(attempt))
-}
-
-// oneLine keeps an error on one line, and off the terminal what that would act upon: control
-// characters, those of C1 too, and what turns the text around.
-func oneLine(text string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(strings.TrimSpace(text), "\uFFFD"))
 }
 
 func writeJSON(w io.Writer, value any) error {

@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/json"
 	"time"
+
+	"github.com/atmostonce/coordinator/internal/oneline"
 )
 
 // notesMost is how many notes wait for somebody to take them; what comes then is not said.
@@ -23,9 +25,9 @@ type noteJSON struct {
 // noted is a note as it is written: one line, and with -o json one object, as an error is.
 func (c *control) noted(line string) string {
 	if c.output != "json" {
-		return "coordctl: " + oneLine(line) + "\n"
+		return "coordctl: " + oneline.Of(line) + "\n"
 	}
-	text, err := json.Marshal(map[string]noteJSON{"note": {oneLine(line)}})
+	text, err := json.Marshal(map[string]noteJSON{"note": {oneline.Of(line)}})
 	if err != nil {
 		return "" // a string can be encoded
 	}

@@ -9,16 +9,14 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
-	"unicode"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/atmostonce/coordinator/internal/node"
+	"github.com/atmostonce/coordinator/internal/oneline"
 	"github.com/atmostonce/coordinator/internal/version"
 )
 
@@ -43,7 +41,7 @@ func run(arguments []string, environment []string, stdout, stderr io.Writer) int
 	command.SetOut(stdout)
 	command.SetErr(stderr)
 	if err := command.Execute(); err != nil {
-		out.say("coordinator: " + oneLine(err))
+		out.say("coordinator: " + oneline.Of(err.Error()))
 		if code == 0 {
 			code = exitUsage // cobra's own errors are about flags
 		}
@@ -186,19 +184,4 @@ func newLogger(o *options, out io.Writer, terminal bool) *slog.Logger {
 		return a
 	}
 	return slog.New(slog.NewJSONHandler(out, handlerOptions))
-}
-
-// oneLine returns an error's text without line ends, which joined errors have, and with what
-// a terminal would not show as it is escaped: an argument may hold anything.
-func oneLine(err error) string {
-	text := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
-	var shown strings.Builder
-	for _, r := range text {
-		if unicode.IsPrint(r) {
-			shown.WriteRune(r)
-			continue
-		}
-		shown.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
-	}
-	return shown.String()
 }

@@ -41,6 +41,7 @@ var floors = []string{
 	"internal/node",
 	"internal/version",
 	"internal/environment",
+	"internal/oneline",
 	"cmd/coordinator",
 	"client",
 	"cmd/coordctl",
