@@ -319,7 +319,7 @@ func failure(call string, err error, sent, reads bool) *Error {
 			}
 		case *errdetails.RetryInfo:
 			if wait := d.GetRetryDelay(); wait.CheckValid() == nil {
-				e.RetryAfter = max(0, wait.AsDuration())
+				e.RetryAfter = min(max(0, wait.AsDuration()), forever)
 			}
 		case *errdetails.BadRequest:
 			for _, v := range d.GetFieldViolations() {

@@ -193,6 +193,22 @@ func TestUncertain(t *testing.T) {
 	}
 }
 
+// A node may ask for a pause that is longer than what a duration holds, or forbid a retry by one:
+// the call ends then, and does not begin again at once.
+func TestThePauseThatIsAskedForHasNoEnd(t *testing.T) {
+	told, err := status.New(codes.Unavailable, "not again").WithDetails(&errdetails.RetryInfo{
+		RetryDelay: &durationpb.Duration{Seconds: 315_576_000_000}, // the longest that is valid
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed := failure(callReserve, told.Err(), true, false)
+	var p pause
+	if ctx, until := t.Context(), time.Now().Add(time.Hour); failed.RetryAfter <= 0 || p.restUntil(ctx, until, failed.RetryAfter) {
+		t.Errorf("after %v it is tried again", failed.RetryAfter)
+	}
+}
+
 // A mark changes nothing of the status that a gRPC server makes of an error.
 func TestMarkedStatuses(t *testing.T) {
 	detailed, err := status.New(codes.NotFound, "no such order").WithDetails(&errdetails.ErrorInfo{Reason: "GONE", Domain: "shop"})
