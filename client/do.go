@@ -113,7 +113,7 @@ func (c *Client) Do(ctx context.Context, id Identity, run func(context.Context, 
 	if err != nil {
 		onLapse := r.onLapse
 		if ended {
-			onLapse = Hold // what was cut off says in many words that it failed: only a mark is certain
+			onLapse = Hold // what was cut off says so in any words: only a mark is certain
 		}
 		if !IsUncertain(err, onLapse) {
 			r.giveUp(ctx, err.Error())
