@@ -188,10 +188,15 @@ func (s *adminService) transferAll(ctx context.Context, to string, members int) 
 			continue
 		}
 		if err := replica.TransferLeadership(ctx, to); err != nil {
-			failed = transferFault(i, err)
+			if failed == nil || reason.Of(failed).Applied == reason.No { // a doubt stays
+				failed = transferFault(i, err)
+			}
 			continue
 		}
 		response.Shards = append(response.Shards, uint32(i))
+	}
+	if failed != nil && len(response.GetShards()) > 0 {
+		return nil, s.brokenOff(failed, "not all were handed over, only %s", inShards(response.GetShards()))
 	}
 	if failed != nil {
 		return nil, failed

@@ -239,6 +239,17 @@ func TestHandovers(t *testing.T) {
 		_, err = n1.admin.TransferLeadership(withTimeout(t), &coordinatorv1.TransferLeadershipRequest{Shard: &one, ToNode: "n1"})
 		wantReason(t, err, want)
 	}
+	// What was handed over was so, whatever came of the others.
+	n2.shards.All(func(r *rpctest.Replica) { r.Fail(nil) })
+	n2.shards.At(1).Fail(actor.ErrNoLeader)
+	_, err := n2.admin.TransferLeadership(withTimeout(t), &coordinatorv1.TransferLeadershipRequest{})
+	if got := wantReason(t, err, reason.OutcomeUnknown); got.Message != "not all were handed over, only shards 0, 2: the shard has no leader that can be reached" {
+		t.Errorf("said: %s", got.Message)
+	}
+	n2.shards.At(1).Fail(errors.New("raft: busy"))
+	n2.shards.At(2).Fail(actor.ErrNoLeader)
+	_, err = n2.admin.TransferLeadership(withTimeout(t), &coordinatorv1.TransferLeadershipRequest{})
+	wantReason(t, err, reason.OutcomeUnknown)
 	// A node alone has nobody to hand over to.
 	alone := start(t, "n3", nil)
 	answer, err := alone.admin.TransferLeadership(withTimeout(t), &coordinatorv1.TransferLeadershipRequest{Shard: &one})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/internal/reason"
@@ -22,9 +23,9 @@ type Membership interface {
 	// one that is no empty node is an INVALID_ARGUMENT.
 	Newcomer(ctx context.Context, nodeID string) (Newcomer, error)
 	// Replace makes whoever answers as an empty node of that name a voter of a shard
-	// that this node leads, and takes out every other incarnation of the name. It
-	// reports whether there was anything to do. Its errors are those of package actor,
-	// or carry a reason.
+	// that this node leads, and takes out every other incarnation of the name, which comes
+	// first. It reports whether it has changed anything, also where it returns an error. Its
+	// errors are those of package actor, or carry a reason.
 	Replace(ctx context.Context, shard int, nodeID string) (newcomer Newcomer, changed bool, err error)
 }
 
@@ -54,6 +55,9 @@ func (s *adminService) ReplaceMember(ctx context.Context, request *coordinatorv1
 	// can be made again.
 	for i := range s.shards.Shards() {
 		one, err := s.replaceIn(ctx, i, newcomer.NodeID)
+		if err != nil && len(response.GetShards()) > 0 {
+			return nil, s.brokenOff(err, "the replacement is done in %s, and was broken off in shard %d", inShards(response.GetShards()), i)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -80,6 +84,9 @@ func (s *adminService) replaceIn(ctx context.Context, number int, nodeID string)
 		here: func(ctx context.Context, _ Replica) (*coordinatorv1.ReplaceMemberResponse, error) {
 			newcomer, changed, err := s.membership.Replace(ctx, number, nodeID)
 			response := &coordinatorv1.ReplaceMemberResponse{Incarnation: newcomer.Incarnation}
+			if err != nil && changed {
+				return nil, s.brokenOff(err, "the lost incarnation was taken out, and the new one may not be in yet")
+			}
 			if changed {
 				response.Shards = []uint32{wire}
 			}
@@ -90,6 +97,27 @@ func (s *adminService) replaceIn(ctx context.Context, number int, nodeID string)
 		}),
 	})
 	return answer, err
+}
+
+// brokenOff is the error of a call that has changed something before it came to another one,
+// which speaks of what it came to last and may say that nothing was done.
+func (s *server) brokenOff(err error, format string, arguments ...any) error {
+	last := reason.Of(s.fault(err))
+	if last.Applied == reason.Maybe && last.Reason != reason.OutcomeUnknown {
+		return err
+	}
+	return reason.Error(reason.OutcomeUnknown, fmt.Sprintf(format, arguments...)+": "+last.Message)
+}
+
+func inShards(numbers []uint32) string {
+	texts := make([]string, len(numbers))
+	for i, number := range numbers {
+		texts[i] = fmt.Sprint(number)
+	}
+	if len(texts) == 1 {
+		return "shard " + texts[0]
+	}
+	return "shards " + strings.Join(texts, ", ")
 }
 
 // InvalidNode is the error of a [Membership] about the node that was named.
