@@ -99,7 +99,13 @@ func (s *stub) ListRecords(_ context.Context, request *coordinatorv1.ListRecords
 	return answer, nil
 }
 
-func serve(t *testing.T, s *stub) string {
+// services are those of a node.
+type services interface {
+	coordinatorv1.CoordinatorServiceServer
+	coordinatorv1.AdminServiceServer
+}
+
+func serve(t *testing.T, s services) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

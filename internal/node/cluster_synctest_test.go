@@ -388,7 +388,7 @@ func TestReplaceMember(t *testing.T) {
 				// Whoever is only down keeps what it has: nothing may sound as if it were to be wiped.
 				down := "node_id names " + lost + ", which does not answer (dial " + lost + ":7430: connection refused). " +
 					"If its data directory still exists, start it with that; only if it is lost, start it with an empty one and run this again"
-				if _, err := replace(lost); reason.Of(err).Reason != reason.InvalidArgument || reason.Of(err).Message != down {
+				if _, err := replace(lost); reason.Of(err).Reason != reason.InvalidArgument || reason.Of(err).Message != down || !reason.Blames(err, reason.NodeDoesNotAnswer) {
 					t.Errorf("replace a node that is down: %v", err)
 				}
 				w.wipe(lost)

@@ -67,7 +67,7 @@ func (n *Node) askNewcomer(ctx context.Context, nodeID string) (rpc.Newcomer, er
 		return rpc.Newcomer{}, unfit
 	}
 	// It may only be stopped, or hang: what it has on its disk is not to be given up for that.
-	return rpc.Newcomer{}, rpc.InvalidNode(fmt.Sprintf("names %s, which does not answer (%s). If its data directory still exists, "+
+	return rpc.Newcomer{}, rpc.NodeAway(fmt.Sprintf("names %s, which does not answer (%s). If its data directory still exists, "+
 		"start it with that; only if it is lost, start it with an empty one and run this again", nodeID, strings.Join(failures, "; ")))
 }
 

@@ -3,6 +3,7 @@ package reason
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -26,11 +27,32 @@ func Error(r Reason, message string) error {
 // and what is wrong with it, such as "is 300 bytes long, the limit is 255". The
 // reason is [InvalidArgument] or [ResponseTooLarge].
 func Violation(r Reason, field, detail string) error {
+	return ViolationOf(r, string(r), field, detail)
+}
+
+// NodeDoesNotAnswer is why a node that was named cannot take its place, where it may do so as
+// soon as it runs: the argument may be right.
+const NodeDoesNotAnswer = "NODE_DOES_NOT_ANSWER"
+
+// ViolationOf is [Violation] of an argument that has a reason of its own, see [Blames].
+func ViolationOf(r Reason, why, field, detail string) error {
 	return build(r, field+" "+detail, &errdetails.BadRequest{
 		FieldViolations: []*errdetails.BadRequest_FieldViolation{{
-			Field: field, Description: detail, Reason: string(r),
+			Field: field, Description: detail, Reason: why,
 		}},
 	})
+}
+
+// Blames reports whether an error is about an argument that was refused for that reason.
+func Blames(err error, why string) bool {
+	for _, detail := range statusOf(err).Details() {
+		if request, ok := detail.(*errdetails.BadRequest); ok {
+			if slices.ContainsFunc(request.GetFieldViolations(), func(v *errdetails.BadRequest_FieldViolation) bool { return v.GetReason() == why }) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func build(r Reason, message string, request *errdetails.BadRequest) error {

@@ -124,3 +124,8 @@ func inShards(numbers []uint32) string {
 func InvalidNode(detail string) error {
 	return reason.Violation(reason.InvalidArgument, "node_id", detail)
 }
+
+// NodeAway is [InvalidNode] of a node that does not answer.
+func NodeAway(detail string) error {
+	return reason.ViolationOf(reason.InvalidArgument, reason.NodeDoesNotAnswer, "node_id", detail)
+}
