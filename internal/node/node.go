@@ -205,8 +205,16 @@ func (n *Node) openPort(state *membership.State, life peer.Life, listener net.Li
 	port.Superseded = n.supersede
 	port.AddressOf = n.membership.Directory().Find
 	port.Logger = n.cfg.Logger
+	port.ConnectionsMax = connectionsMax(state.Shards, max(len(n.cfg.Peers), len(state.Members)))
 	n.port, err = peer.Listen(port)
 	return err
+}
+
+// connectionsMax is how many connections others may have to a node's peer port, so that every
+// replica there has those that it needs. What a replica has led or voted in once it keeps
+// connections for, so each node may have some to each shard of each other.
+func connectionsMax(shards, nodes int) int {
+	return peer.Default().ConnectionsMax + shards*max(nodes-1, 0)*raftfsm.ConnectionsMax
 }
 
 // register makes the servers.

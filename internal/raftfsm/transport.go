@@ -13,6 +13,11 @@ import (
 // entries, heartbeats and votes.
 const connectionsKept = 3
 
+// ConnectionsMax is how many connections a replica may have to another one: those that are
+// kept, one for entries that are sent ahead, and as many that it has given up and of which the other
+// has not heard yet.
+const ConnectionsMax = 2 * (connectionsKept + 1)
+
 // transport is raft's network transport with something of ours at either end. What others
 // send comes through [inbound] on its way to raft, what raft sends goes through [outbound]
 // on its way to the network. Neither knows of the other: what they have in common is raft,
