@@ -218,7 +218,7 @@ func TestASignalOfRunKeepsTheDoubt(t *testing.T) {
 	leakless(t)
 	const (
 		holds      = " until it lapses, and in doubt from then on, until that is settled with coordctl resolve"
-		notStarted = "coordctl: received terminated; the command was not started"
+		notStarted = "coordctl: received SIGTERM; the command was not started"
 	)
 	signalled := func(s func(signals chan os.Signal) *stub, want string) {
 		t.Helper()

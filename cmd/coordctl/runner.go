@@ -18,6 +18,7 @@ import (
 
 	"github.com/atmostonce/coordinator/client"
 	"github.com/atmostonce/coordinator/internal/reason"
+	stopsignal "github.com/atmostonce/coordinator/internal/signals"
 )
 
 const (
@@ -229,7 +230,7 @@ func (r *runner) interrupted(reservation *client.Reservation, which os.Signal) e
 	if reservation != nil {
 		r.giveBack(reservation, "interrupted before the command was started", 1)
 	}
-	said := fmt.Sprintf("received %v; the command was not started", which)
+	said := fmt.Sprintf("received %s; the command was not started", stopsignal.Name(which))
 	if r.doubt != nil {
 		said += "; " + r.mayBeTaken()
 	}

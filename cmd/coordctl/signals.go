@@ -7,16 +7,13 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	stopsignal "github.com/atmostonce/coordinator/internal/signals"
 )
 
-const (
-	// sameSignalWithin is how long after a signal further ones are the same: a supervisor may
-	// signal a process and its whole group.
-	sameSignalWithin = 500 * time.Millisecond
-	// signalsMost is how many signals may arrive at the same time; more are lost, as the
-	// system itself loses them.
-	signalsMost = 16
-)
+// signalsMost is how many signals may arrive at the same time; more are lost, as the system itself
+// loses them.
+const signalsMost = 16
 
 // signals are what the system tells this program to do. They are asked for here and nowhere else,
 // and one of these hears them at a time:
@@ -75,7 +72,7 @@ func (s *signals) interrupt(ctx context.Context) context.Context {
 		defer s.mu.Unlock()
 		if !s.taken {
 			s.hurryUp()
-			s.restoring = time.AfterFunc(sameSignalWithin, s.restore)
+			s.restoring = time.AfterFunc(stopsignal.SameWithin, s.restore)
 		}
 	})
 	return ctx

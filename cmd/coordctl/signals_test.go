@@ -21,6 +21,7 @@ import (
 	"github.com/atmostonce/coordinator/client"
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/internal/reason"
+	stopsignal "github.com/atmostonce/coordinator/internal/signals"
 )
 
 func (s *stub) Release(ctx context.Context, _ *coordinatorv1.ReleaseRequest) (*coordinatorv1.ReleaseResponse, error) {
@@ -60,13 +61,13 @@ func runSignalled(t *testing.T, s *stub, come chan os.Signal, arguments ...strin
 func TestASignalFromBeforeIsHeard(t *testing.T) {
 	leakless(t)
 	started := filepath.Join(t.TempDir(), "started")
-	for _, which := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+	for which, name := range map[syscall.Signal]string{syscall.SIGTERM: "SIGTERM", syscall.SIGINT: "SIGINT"} {
 		released := 0
 		s := &stub{reserve: grantedForAMinute, release: func(context.Context) error { released++; return nil }}
 		signals := make(chan os.Signal, signalsMost)
 		signals <- which
 		code, stderr := runSignalled(t, s, signals, "--", "touch", started)
-		if want := "coordctl: received " + which.String() + "; the command was not started\n"; code != exitSignalled+int(which) || stderr != want || released != 1 {
+		if want := "coordctl: received " + name + "; the command was not started\n"; code != exitSignalled+int(which) || stderr != want || released != 1 {
 			t.Errorf("exit code %d, %q, released %d times", code, stderr, released)
 		}
 	}
@@ -84,7 +85,7 @@ func TestASignalBeforeTheStartInJSON(t *testing.T) {
 	code, stderr := runSignalled(t, s, signals, "-o", "json", "--", "true")
 	var told struct{ Error errorJSON }
 	if err := json.Unmarshal([]byte(stderr), &told); err != nil || code != 143 || told.Error.Applied != reason.No.String() ||
-		told.Error.Message != "received terminated; the command was not started" {
+		told.Error.Message != "received SIGTERM; the command was not started" {
 		t.Errorf("exit code %d, %q, %v", code, stderr, err)
 	}
 }
@@ -204,7 +205,7 @@ func TestTwoSignalsDoNotWaitForReserve(t *testing.T) {
 	}}
 	code, stderr := runSignalled(t, s, signals, "--timeout", "1m", "--", "true")
 	close(answer)
-	const want = "coordctl: received terminated; the command was not started; the key may be taken until it lapses\n"
+	const want = "coordctl: received SIGTERM; the command was not started; the key may be taken until it lapses\n"
 	if code != 143 || stderr != want {
 		t.Errorf("exit code %d, %q", code, stderr)
 	}
@@ -251,7 +252,7 @@ func TestSignalsAfterTheFirst(t *testing.T) {
 			s := newSignals()
 			s.restore = func() { restored.Add(1) }
 			ctx := s.interrupt(t.Context())
-			time.Sleep(2 * sameSignalWithin)
+			time.Sleep(2 * stopsignal.SameWithin)
 			if ctx.Err() != nil || restored.Load() != 0 {
 				t.Errorf("before there was a signal: %v, restored %d times", ctx.Err(), restored.Load())
 			}
@@ -260,7 +261,7 @@ func TestSignalsAfterTheFirst(t *testing.T) {
 			if takes {
 				s.take()
 			}
-			time.Sleep(2 * sameSignalWithin)
+			time.Sleep(2 * stopsignal.SameWithin)
 			if ctx.Err() == nil || takes != (restored.Load() == 0) {
 				t.Errorf("taken: %t, %v, restored %d times", takes, ctx.Err(), restored.Load())
 			}

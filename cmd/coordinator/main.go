@@ -17,6 +17,7 @@ import (
 
 	"github.com/atmostonce/coordinator/internal/node"
 	"github.com/atmostonce/coordinator/internal/oneline"
+	"github.com/atmostonce/coordinator/internal/signals"
 	"github.com/atmostonce/coordinator/internal/version"
 )
 
@@ -112,9 +113,9 @@ func serve(o *options, out *lastWord) (code int, err error) {
 	}
 	o.node.Logger = logger
 	o.node.Version = version.Of()
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
-	defer signal.Stop(signals)
+	arriving := make(chan os.Signal, 2)
+	signal.Notify(arriving, syscall.SIGTERM, syscall.SIGINT)
+	defer signal.Stop(arriving)
 	// Whoever reads the log may go away: a node goes on without it. Nor does it wait for one
 	// that stands still, see lastWord.
 	signal.Ignore(syscall.SIGPIPE)
@@ -126,7 +127,7 @@ func serve(o *options, out *lastWord) (code int, err error) {
 		}
 		return exitFailed, err
 	}
-	return await(n, signals, logger)
+	return await(n, arriving, logger)
 }
 
 // running is a node that was started.
@@ -136,19 +137,15 @@ type running interface {
 	Stop(ctx context.Context) error
 }
 
-// sameSignalWithin is how long after a signal further ones are the same: a supervisor may
-// signal a process and its whole group.
-const sameSignalWithin = 500 * time.Millisecond
-
 // await returns when a signal has ended the node, or it cannot go on.
-func await(n running, signals <-chan os.Signal, logger *slog.Logger) (code int, err error) {
+func await(n running, arriving <-chan os.Signal, logger *slog.Logger) (code int, err error) {
 	select {
 	case <-n.Done():
 		// No graceful stop: the disk that ended the node would hang it, and the
 		// other nodes elect leaders without being asked.
 		return exitFailed, n.Err()
-	case received := <-signals:
-		logger.Info("received a signal; another one ends the process at once", "signal", received.String())
+	case received := <-arriving:
+		logger.Info("received a signal; another one ends the process at once", "signal", signals.Name(received))
 	}
 	first := time.Now()
 	stopped := make(chan error, 1)
@@ -162,9 +159,9 @@ func await(n running, signals <-chan os.Signal, logger *slog.Logger) (code int, 
 			return 0, nil
 		case <-n.Done():
 			return exitFailed, n.Err()
-		case received := <-signals:
-			if time.Since(first) >= sameSignalWithin {
-				return exitFailed, fmt.Errorf("received %v while stopping; ended at once", received)
+		case received := <-arriving:
+			if time.Since(first) >= signals.SameWithin {
+				return exitFailed, fmt.Errorf("received %s while stopping; ended at once", signals.Name(received))
 			}
 		}
 	}

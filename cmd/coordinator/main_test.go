@@ -51,9 +51,13 @@ func TestSignals(t *testing.T) {
 				if c.second > 0 {
 					time.AfterFunc(c.second, func() { signals <- syscall.SIGTERM })
 				}
-				code, err := await(&slow{takes: c.takes, failed: make(chan struct{})}, signals, slog.New(slog.DiscardHandler))
-				if code != c.want || (err == nil) != (c.want == 0) {
+				var log bytes.Buffer
+				code, err := await(&slow{takes: c.takes, failed: make(chan struct{})}, signals, slog.New(slog.NewTextHandler(&log, nil)))
+				if code != c.want || (err == nil) != (c.want == 0) || err != nil && !strings.HasPrefix(err.Error(), "received SIGTERM while stopping") {
 					t.Errorf("got %d, %v", code, err)
+				}
+				if !strings.Contains(log.String(), "signal=SIGTERM") {
+					t.Errorf("logged %s", &log)
 				}
 				time.Sleep(time.Hour) // until it has stopped
 			})

@@ -42,6 +42,7 @@ var floors = []string{
 	"internal/version",
 	"internal/environment",
 	"internal/oneline",
+	"internal/signals",
 	"cmd/coordinator",
 	"client",
 	"cmd/coordctl",
