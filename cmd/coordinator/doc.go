@@ -11,5 +11,7 @@
 //
 // It exits with 0 after SIGTERM or SIGINT, on which it stops gracefully; with 2 where a
 // setting is wrong; and with 1 where it cannot start or go on, or a second signal
-// cut the stop short. A second signal within half a second counts as the first one.
+// cut the stop short. A second signal within half a second counts as the first one. All
+// that holds from the moment on at which the settings have been read: a start that hangs is
+// cut off after --stop-timeout.
 package main

@@ -113,21 +113,18 @@ func serve(o *options, out *lastWord) (code int, err error) {
 	}
 	o.node.Logger = logger
 	o.node.Version = version.Of()
-	arriving := make(chan os.Signal, 2)
-	signal.Notify(arriving, syscall.SIGTERM, syscall.SIGINT)
-	defer signal.Stop(arriving)
+	received := make(chan os.Signal, 2)
+	signal.Notify(received, syscall.SIGTERM, syscall.SIGINT)
+	defer signal.Stop(received)
 	// Whoever reads the log may go away: a node goes on without it. Nor does it wait for one
 	// that stands still, see lastWord.
 	signal.Ignore(syscall.SIGPIPE)
 
-	n, err := node.Start(context.Background(), o.node)
-	if err != nil {
-		if wrong := (*node.SettingError)(nil); errors.As(err, &wrong) {
-			return exitUsage, o.explain(wrong)
-		}
-		return exitFailed, err
+	code, err = begin(func(ctx context.Context) (running, error) { return node.Start(ctx, o.node) }, o.node.StopTimeout, received, logger)
+	if wrong := (*node.SettingError)(nil); errors.As(err, &wrong) {
+		return exitUsage, o.explain(wrong)
 	}
-	return await(n, arriving, logger)
+	return code, err
 }
 
 // running is a node that was started.
@@ -137,19 +134,76 @@ type running interface {
 	Stop(ctx context.Context) error
 }
 
+// started is what came of a start.
+type started struct {
+	node running
+	err  error
+}
+
+// begin starts a node and returns when a signal has ended it, or it cannot go on. A start may hang,
+// as a disk or a name server does: signals are heard all the same, and patience bounds what
+// is left of it after one.
+func begin(start func(context.Context) (running, error), patience time.Duration, received <-chan os.Signal, logger *slog.Logger) (code int, err error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	over := make(chan started, 1)
+	go func() {
+		n, err := start(ctx)
+		over <- started{n, err}
+	}()
+	select {
+	case s := <-over:
+		if s.err != nil {
+			return exitFailed, s.err
+		}
+		return await(s.node, received, logger)
+	case which := <-received:
+		announce(logger, which)
+	}
+	cancel()
+	return end(func() error {
+		select {
+		case s := <-over:
+			switch {
+			case errors.Is(s.err, context.Canceled):
+				return nil
+			case s.err != nil:
+				return s.err
+			}
+			return s.node.Stop(context.Background())
+		case <-time.After(patience):
+			return fmt.Errorf("the node had not started by then, and did not stop within %v; what is left ends with the process", patience)
+		}
+	}, nil, received)
+}
+
 // await returns when a signal has ended the node, or it cannot go on.
-func await(n running, arriving <-chan os.Signal, logger *slog.Logger) (code int, err error) {
+func await(n running, received <-chan os.Signal, logger *slog.Logger) (code int, err error) {
 	select {
 	case <-n.Done():
 		// No graceful stop: the disk that ended the node would hang it, and the
 		// other nodes elect leaders without being asked.
 		return exitFailed, n.Err()
-	case received := <-arriving:
-		logger.Info("received a signal; another one ends the process at once", "signal", signals.Name(received))
+	case which := <-received:
+		announce(logger, which)
 	}
+	return end(func() error { return n.Stop(context.Background()) }, n, received)
+}
+
+func announce(logger *slog.Logger, which os.Signal) {
+	logger.Info("received a signal; another one ends the process at once", "signal", signals.Name(which))
+}
+
+// end stops what a signal is to end, and returns when that has been done, or another signal
+// comes, or the node cannot go on; n is nil where there is none yet.
+func end(stop func() error, n running, received <-chan os.Signal) (code int, err error) {
 	first := time.Now()
 	stopped := make(chan error, 1)
-	go func() { stopped <- n.Stop(context.Background()) }()
+	go func() { stopped <- stop() }()
+	var failed <-chan struct{}
+	if n != nil {
+		failed = n.Done()
+	}
 	for {
 		select {
 		case err := <-stopped:
@@ -157,11 +211,11 @@ func await(n running, arriving <-chan os.Signal, logger *slog.Logger) (code int,
 				return exitFailed, err
 			}
 			return 0, nil
-		case <-n.Done():
+		case <-failed:
 			return exitFailed, n.Err()
-		case received := <-arriving:
+		case which := <-received:
 			if time.Since(first) >= signals.SameWithin {
-				return exitFailed, fmt.Errorf("received %s while stopping; ended at once", signals.Name(received))
+				return exitFailed, fmt.Errorf("received %s while stopping; ended at once", signals.Name(which))
 			}
 		}
 	}

@@ -78,6 +78,54 @@ func TestSignalsToANodeThatFails(t *testing.T) {
 	})
 }
 
+// A start that takes its time, or hangs, hears signals.
+func TestSignalsDuringTheStart(t *testing.T) {
+	failure := errors.New("no such host")
+	for name, c := range map[string]struct {
+		starts func(ctx context.Context) error // how; nil: at once
+		second bool                            // whether there is another signal
+		want   string                          // "": it ends with 0
+		took   time.Duration
+	}{
+		"it notices":     {func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, false, "", 0},
+		"it succeeds":    {func(context.Context) error { time.Sleep(time.Minute); return nil }, false, "", time.Minute},
+		"it fails":       {func(context.Context) error { time.Sleep(time.Minute); return failure }, false, failure.Error(), 59 * time.Second},
+		"it hangs":       {func(context.Context) error { time.Sleep(24 * time.Hour); return failure }, false, "did not stop within 1h0m0s", time.Hour},
+		"twice":          {func(context.Context) error { time.Sleep(24 * time.Hour); return failure }, true, "received SIGTERM while stopping", time.Minute},
+		"it had started": {nil, false, "", time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				received := make(chan os.Signal, 2)
+				if c.starts == nil {
+					c.starts = func(context.Context) error { return nil }
+				}
+				var at time.Time // of the first one
+				time.AfterFunc(time.Second, func() {
+					at = time.Now()
+					received <- syscall.SIGTERM
+				})
+				if c.second {
+					time.AfterFunc(time.Second+time.Minute, func() { received <- syscall.SIGTERM })
+				}
+				code, err := begin(func(ctx context.Context) (running, error) {
+					if err := c.starts(ctx); err != nil {
+						return nil, err
+					}
+					return &slow{takes: time.Second, failed: make(chan struct{})}, nil
+				}, time.Hour, received, slog.New(slog.DiscardHandler))
+				if (err == nil) != (c.want == "") || (code == 0) != (err == nil) || err != nil && !strings.Contains(err.Error(), c.want) {
+					t.Errorf("got %d, %v", code, err)
+				}
+				if took := time.Since(at); took != c.took {
+					t.Errorf("it took %v", took)
+				}
+				time.Sleep(48 * time.Hour) // until the start is over
+			})
+		})
+	}
+}
+
 // Durations in logs have units.
 func TestDurationsAreLoggedForPeople(t *testing.T) {
 	var out bytes.Buffer

@@ -142,10 +142,14 @@ func notReady(ts *testscript.TestScript, neg bool, args []string) {
 
 func signaling(which syscall.Signal) func(ts *testscript.TestScript, neg bool, args []string) {
 	return func(ts *testscript.TestScript, neg bool, args []string) {
-		text, err := os.ReadFile(filepath.Join(ts.MkAbs(args[0]), "LOCK"))
-		ts.Check(err)
-		pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-		ts.Check(err)
+		pid := 0
+		poll(ts, "a process that uses "+args[0], func() bool {
+			text, err := os.ReadFile(filepath.Join(ts.MkAbs(args[0]), "LOCK"))
+			if err == nil {
+				pid, err = strconv.Atoi(strings.TrimSpace(string(text)))
+			}
+			return err == nil
+		})
 		ts.Check(syscall.Kill(pid, which))
 	}
 }
