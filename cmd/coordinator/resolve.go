@@ -69,6 +69,10 @@ func resolve(flags map[string]*raw, variables []string) (*options, error) {
 			return nil, fmt.Errorf("--%s is given twice and takes one value", name)
 		}
 	}
+	if config := flags[configSetting]; config.set && config.text == "" {
+		// As of a variable in a script that is not set: the node would be one by itself.
+		return nil, fmt.Errorf("--%s is empty: name a file, or leave it out", configSetting)
+	}
 	environment := lookup(variables)
 	path, source := flags[configSetting].text, "--"+configSetting
 	if variable := (setting{name: configSetting}).environment(); !flags[configSetting].set {
