@@ -428,9 +428,59 @@ func TestReplacedNodeJoins(t *testing.T) {
 			t.Fatal(err)
 		}
 		p = w.start("n2", nil)
-		time.Sleep(5 * time.Second)
+		time.Sleep(20 * time.Second)
 		if !p.membership.Removed() || !strings.Contains(w.logged(), "the cluster goes on without this node") {
 			t.Error("it does not notice that it was replaced")
+		}
+	})
+}
+
+// Who has just been taken in, and reaches only those that have not heard of it yet, is not told that it
+// was replaced; who was, is.
+func TestANewcomerIsNotTakenForOneThatWasReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		for _, l := range listed() {
+			w.start(l.Name, nil)
+		}
+		time.Sleep(5 * time.Second)
+		before := w.oneCluster()
+		w.wipe("n2")
+		p := w.start("n2", nil)
+		servers := make(map[raft.ServerID]raft.ServerAddress)
+		for _, m := range before.Members {
+			if m.Name != "n2" {
+				servers[m.ID()] = peer.Address(m.ID(), m.PeerAddress)
+			}
+		}
+		newcomer := p.file.State()
+		servers[newcomer.ID()] = peer.Address(newcomer.ID(), p.address)
+		w.process("n1").membership.Observe(servers)
+		for p.file.State().ClusterID == "" {
+			time.Sleep(10 * time.Millisecond)
+		}
+		w.crash("n1")
+		n3 := w.process("n3").membership
+		late := time.Now().Add(11 * time.Second) // a round of the other's, where somebody does not answer
+		for time.Now().Before(late) {
+			p.membership.ExchangeOnce(t.Context(), p) // as a status does
+			if p.membership.Removed() {
+				t.Fatal("it says that it was replaced")
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		n3.Observe(servers)
+		time.Sleep(time.Minute)
+		if p.membership.Removed() || strings.Contains(w.logged(), "the cluster goes on without this node") {
+			t.Error("it says that it was replaced")
+		}
+		delete(servers, newcomer.ID())
+		third := peer.ServerID("n2", strings.Repeat("ab", peer.IncarnationBytes))
+		servers[third] = peer.Address(third, "h4:1")
+		n3.Observe(servers)
+		time.Sleep(20 * time.Second)
+		if !p.membership.Removed() {
+			t.Error("it does not say that it was replaced")
 		}
 	})
 }

@@ -129,16 +129,26 @@ func (a *memberAnswer) counts(id raft.ServerID) bool {
 	return slices.ContainsFunc(a.said.Members, func(member peer.Member) bool { return member.ID() == id })
 }
 
-// noteRemoval notes whether the members that answered go on without this node.
+// noteRemoval notes whether the members that answered go on without this node. One that has just been
+// taken in may reach none that has heard of it yet: they do with their next round, which may take
+// as long again for one that does not answer. So it is believed after three.
 func (m *Membership) noteRemoval(goneFor, met int) {
-	removed := met > 0 && goneFor == met
-	m.mu.Lock()
-	changed := removed != m.removed
-	if met > 0 {
-		m.removed = removed
+	if met == 0 {
+		return
 	}
+	m.mu.Lock()
+	before := m.removed
+	switch {
+	case goneFor < met:
+		m.goneSince, m.removed = time.Time{}, false
+	case m.goneSince.IsZero():
+		m.goneSince = time.Now()
+	default:
+		m.removed = time.Since(m.goneSince) >= 3*m.cfg.ExchangeEvery
+	}
+	removed := m.removed
 	m.mu.Unlock()
-	if removed && changed {
+	if removed && !before {
 		m.cfg.Logger.Error("the cluster goes on without this node: it was replaced. Stop it; to use the machine again, start with an empty data directory",
 			"node", string(m.directory.self.ID()))
 	}

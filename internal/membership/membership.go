@@ -51,9 +51,10 @@ type Membership struct {
 	directory *Directory
 	wake      chan struct{} // somebody has a cluster: ask again at once
 
-	mu      sync.Mutex
-	waiting string // what is waited for, for people; empty: nothing
-	removed bool   // the cluster goes on without this node
+	mu        sync.Mutex
+	waiting   string    // what is waited for, for people; empty: nothing
+	removed   bool      // the cluster goes on without this node
+	goneSince time.Time // since when all that answered have said so; zero: they do not
 }
 
 // ErrExcluded reports that there is a cluster, and that this node was not made a
