@@ -5,6 +5,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/hashicorp/raft"
+
+	"github.com/atmostonce/coordinator/internal/membership"
 	"github.com/atmostonce/coordinator/internal/peer"
 	"github.com/atmostonce/coordinator/internal/shard"
 )
@@ -61,9 +64,17 @@ func (n *Node) balance(ctx context.Context) {
 func (n *Node) short(ctx context.Context) map[string]bool {
 	ctx, cancel := context.WithTimeout(ctx, reachWithin)
 	defer cancel()
-	short := map[string]bool{n.cfg.NodeID: n.storageFull.Load()}
-	for id, contact := range n.membership.ExchangeOnce(ctx, n.port) {
-		short[peer.NodeName(id)] = contact.StorageFull
+	short := shortOf(n.membership.ExchangeOnce(ctx, n.port))
+	short[n.cfg.NodeID] = n.storageFull.Load()
+	return short
+}
+
+// shortOf are the nodes that say so in what came of asking them. Two incarnations of one may
+// have been asked, of which one answers.
+func shortOf(contacts map[raft.ServerID]membership.Contact) map[string]bool {
+	short := make(map[string]bool)
+	for id, contact := range contacts {
+		short[peer.NodeName(id)] = short[peer.NodeName(id)] || contact.StorageFull
 	}
 	return short
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/atmostonce/coordinator/internal/membership"
+	"github.com/atmostonce/coordinator/internal/peer"
 )
 
 // Who is on its way in is told by the shards that a node is in: a newcomer that is still being sent
@@ -34,6 +35,21 @@ func TestWhoIsJoining(t *testing.T) {
 		told := trouble("n3", membership.Contact{Reached: true}, seats.shards-seats.of["n3"], seats.shards)
 		if (told == "") != (test.joining == "") || !strings.Contains(told, test.joining) {
 			t.Errorf("%s: n3 is said to be: %q", name, told)
+		}
+	}
+}
+
+// Of two incarnations of a node, as there are in the middle of a replacement, the one that answers
+// says whether it is short of space.
+func TestWhoIsShortOfSpace(t *testing.T) {
+	for range 50 { // the order of a map is drawn
+		short := shortOf(map[raft.ServerID]membership.Contact{
+			"n2/lost": {Instead: peer.Member{Name: "n2"}},
+			"n2/new":  {Reached: true, StorageFull: true},
+			"n3/1":    {Reached: true},
+		})
+		if !short["n2"] || short["n3"] {
+			t.Fatalf("short are %v", short)
 		}
 	}
 }
