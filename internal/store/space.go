@@ -19,8 +19,10 @@ type Space struct {
 
 	copying chan struct{} // capacity 1: held by whoever makes a copy
 
+	// mu is not held while anybody looks: that may hang with the disk.
 	mu    sync.Mutex
 	taken int64
+	given uint64 // how often something was given back
 }
 
 // NewSpace returns a space of which free tells how many bytes are free, and floor is how many
@@ -36,18 +38,34 @@ func boundless() *Space { return NewSpace(func() (int64, error) { return math.Ma
 // what is missing. They are given back once that is written, or given up; what of it has been
 // written by then counts twice.
 func (s *Space) Take(bytes int64) error {
+	for {
+		s.mu.Lock()
+		given := s.given
+		s.mu.Unlock()
+		free, err := s.free()
+		if err != nil {
+			return fmt.Errorf("cannot tell the free disk space: %w", err)
+		}
+		if done, err := s.take(bytes, free, given); done {
+			return err
+		}
+	}
+}
+
+// take sets bytes aside of what was free when so much had been given back. It does nothing where
+// more has been since: that may have been written after the look.
+func (s *Space) take(bytes, free int64, given uint64) (done bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	free, err := s.free()
-	if err != nil {
-		return fmt.Errorf("cannot tell the free disk space: %w", err)
+	if s.given != given {
+		return false, nil
 	}
 	if left := free - s.floor - s.taken; left < bytes {
-		return fmt.Errorf("%w: %d bytes more are needed, for %d: of %d that are free %d stay so, and %d are taken",
+		return true, fmt.Errorf("%w: %d bytes more are needed, for %d: of %d that are free %d stay so, and %d are taken",
 			ErrNoSpace, uint64(bytes-left), bytes, free, s.floor, s.taken)
 	}
 	s.taken += bytes
-	return nil
+	return true, nil
 }
 
 // Give gives back what was taken.
@@ -55,4 +73,5 @@ func (s *Space) Give(bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.taken -= bytes
+	s.given++
 }

@@ -191,3 +191,44 @@ func TestACopySaysHowLongItIs(t *testing.T) {
 		}
 	}
 }
+
+// Whoever waits to hear how much is free keeps nobody else waiting; what was given back meanwhile
+// may have been written, and is not in what it hears.
+func TestALookAtTheSpaceHoldsNobodyUp(t *testing.T) {
+	looks, first := 0, make(chan int64)
+	asked := make(chan struct{})
+	free := int64(100)
+	s := NewSpace(func() (int64, error) {
+		if looks++; looks == 1 {
+			close(asked)
+			return <-first, nil
+		}
+		return free, nil
+	}, 0)
+	taken := make(chan error, 1)
+	go func() { taken <- s.Take(60) }()
+	<-asked
+	done := make(chan error, 1)
+	go func() {
+		err := s.Take(70)
+		free -= 70 // it is written
+		s.Give(70)
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("somebody waits for another one's look")
+		first <- 100
+		<-done
+		<-taken
+		return
+	}
+	first <- 100 // as it was when it was asked
+	if err := <-taken; !errors.Is(err, ErrNoSpace) {
+		t.Errorf("60 bytes were taken of the 30 that are left: %v", err)
+	}
+}
