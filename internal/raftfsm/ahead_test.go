@@ -165,7 +165,7 @@ func pair(t *testing.T, test func(t *testing.T, sender *transport, count func() 
 		n := newNetwork()
 		open := func(at raft.ServerAddress) *transport {
 			cfg := GroupConfig{Self: raft.ServerID(at), Layer: n.layer(at), Timing: DefaultTiming()}
-			return newTransport(&cfg, newSlogAdapter(discard()), acceptAll)
+			return newTransport(&cfg, newSlogAdapter(discard()), acceptAll, &terms{})
 		}
 		receiver, sender := open("b"), open("a")
 		receiver.runs.begin(&raft.Raft{})
@@ -289,7 +289,7 @@ func TestNothingIsSentAheadBehindAnUnknownPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork()
 		cfg := GroupConfig{Self: "a", Layer: n.layer("a"), Timing: DefaultTiming()}
-		tr := newTransport(&cfg, newSlogAdapter(discard()), acceptAll)
+		tr := newTransport(&cfg, newSlogAdapter(discard()), acceptAll, &terms{})
 		entries := []*raft.Log{{Index: 8, Term: 5}}
 		tr.out.sendAhead(store.Position{Index: 7, Term: 4}, entries) // there is no raft yet
 		tr.runs.begin(&raft.Raft{})

@@ -142,8 +142,9 @@
 //
 // Invariant 8 is not quite raft's: it answers heartbeats beside its main loop, and one
 // of a new term there could set the term back to its own after the main loop had gone
-// further. Here only a heartbeat of the follower's present term goes that way; all that
-// could change the term goes through the main loop.
+// further. Here only a heartbeat of the follower's present term goes that way, and the term
+// is not raised while it does (terms.go): all that could change the term goes through the
+// main loop.
 //
 // # Sent ahead: a follower writes while the leader does
 //

@@ -7,10 +7,10 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// inbound is a transport's way in: what others send to raft. All of it is looked at before
-// raft acts on it (deliver): raft takes the term of whatever it is told for its own, stores
-// what cannot be read again, and panics over what no peer sends. Nothing is delivered before
-// raft runs.
+// inbound is a transport's way in: what others send to raft. All of it, but for heartbeats
+// that change nothing, is looked at before raft acts on it (deliver): raft takes the term of
+// whatever it is told for its own, stores what cannot be read again, and panics over what no
+// peer sends. Nothing is delivered before raft runs.
 //
 // There are two ways on to raft: consumer, which its main loop reads, and the handler of
 // heartbeats, which the connection's own goroutine calls (setHeartbeatHandler).
@@ -22,6 +22,7 @@ type inbound struct {
 	// accept looks at what a leader sends; what it returns an error for is answered
 	// with that and goes no further.
 	accept   func(*raft.AppendEntriesRequest) error
+	terms    *terms
 	consumer chan raft.RPC
 	done     chan struct{} // closed at the end of forward
 }
@@ -70,21 +71,30 @@ func (i *inbound) deliver(rpc raft.RPC) bool {
 // setHeartbeatHandler sets raft's handler, which is called beside its main loop.
 func (i *inbound) setHeartbeatHandler(handle func(raft.RPC)) {
 	i.network.SetHeartbeatHandler(func(rpc raft.RPC) {
-		if i.steady(rpc) {
-			handle(rpc)
-			return
+		if !i.pass(rpc, handle) {
+			i.deliver(rpc)
 		}
-		i.deliver(rpc)
+	})
+}
+
+// pass hands a heartbeat to raft's handler if it is steady, and reports whether it was.
+func (i *inbound) pass(rpc raft.RPC, handle func(raft.RPC)) bool {
+	heartbeat, ok := rpc.Command.(*raft.AppendEntriesRequest)
+	return ok && i.terms.during(heartbeat.Term, func() bool {
+		steady := i.steady(heartbeat)
+		if steady {
+			handle(rpc)
+		}
+		return steady
 	})
 }
 
 // steady reports whether a heartbeat is from the leader of the term that this follower is in
-// already. Another one would have the handler change the term while the main loop may, the
-// later of both winning: a term could go back after a vote in a higher one.
-func (i *inbound) steady(rpc raft.RPC) bool {
-	heartbeat, ok := rpc.Command.(*raft.AppendEntriesRequest)
+// already. Any other may change something, and waits for the main loop. That the follower
+// may be a candidate a moment later does no harm: [terms].
+func (i *inbound) steady(heartbeat *raft.AppendEntriesRequest) bool {
 	node := i.runs.raft()
-	return ok && node != nil && node.State() == raft.Follower && node.CurrentTerm() == heartbeat.Term
+	return node != nil && node.State() == raft.Follower && node.CurrentTerm() == heartbeat.Term
 }
 
 // termsAheadMax is how far ahead of this replica's term the term of a message may be. A

@@ -73,7 +73,7 @@ func TestTermsOfAnswersThatAreNotToBeBelieved(t *testing.T) {
 		n := newNetwork()
 		open := func(at raft.ServerAddress) *transport {
 			cfg := GroupConfig{Self: raft.ServerID(at), Layer: n.layer(at), Timing: DefaultTiming()}
-			return newTransport(&cfg, newSlogAdapter(discard()), acceptAll)
+			return newTransport(&cfg, newSlogAdapter(discard()), acceptAll, &terms{})
 		}
 		liar, asking := open("b"), open("a")
 		defer liar.Close()

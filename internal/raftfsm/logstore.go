@@ -1,6 +1,7 @@
 package raftfsm
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"sync"
@@ -48,6 +49,8 @@ type logStore struct {
 	applied func() (index, installed uint64)
 	// lacked returns the first entry that a follower needs, if one does; nil: none does.
 	lacked func() (first uint64, some bool)
+	// terms is what the transport's way in goes by as well.
+	terms terms
 
 	// appended counts the data bytes of the entries stored since the start.
 	appended atomic.Int64
@@ -241,9 +244,26 @@ func (l *logStore) Get(key []byte) (value []byte, err error) {
 	return value, err
 }
 
-// SetUint64 implements [raft.StableStore].
+// SetUint64 implements [raft.StableStore]. A term that goes back is refused.
 func (l *logStore) SetUint64(key []byte, value uint64) error {
-	return l.write("a write of the term", func() error { return l.log.SetUint64(key, value) })
+	write := func() error {
+		return l.write("a write of the term", func() error { return l.log.SetUint64(key, value) })
+	}
+	if !bytes.Equal(key, keyCurrentTerm) {
+		return write()
+	}
+	err := l.terms.note(value, write)
+	if err != nil && !errors.Is(err, errLogClosed) {
+		l.fatal(err)
+	}
+	return err
+}
+
+// noteTerm reads the term that raft begins with.
+func (l *logStore) noteTerm() error {
+	term, err := l.GetUint64(keyCurrentTerm)
+	l.terms.noted.Store(term)
+	return err
 }
 
 // GetUint64 implements [raft.StableStore].

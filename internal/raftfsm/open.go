@@ -88,6 +88,9 @@ func (g *Group) open() error {
 	g.log = &logStore{log: log, watchdog: g.watchdog, fatal: g.cfg.Fatal, lacked: g.lacked, applied: func() (index, installed uint64) {
 		return g.store.Applied().Index, g.store.InstalledAt()
 	}}
+	if err := g.log.noteTerm(); err != nil {
+		return fmt.Errorf("%s: %w", g.cfg.Dir, err)
+	}
 	if err := checkOwner(g.cfg.Dir, g.log, g.cfg.Identification); err != nil {
 		return err
 	}
@@ -108,7 +111,7 @@ func (g *Group) open() error {
 		return err
 	}
 	g.fsm = &fsm{store: g.store, snapshots: snapshots, fatal: g.cfg.Fatal}
-	g.transport = newTransport(&g.cfg, logger, g.log.accept)
+	g.transport = newTransport(&g.cfg, logger, g.log.accept, &g.log.terms)
 	g.raft, err = g.start(snapshots, logger)
 	if err != nil {
 		return err

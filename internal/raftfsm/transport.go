@@ -28,7 +28,7 @@ const ConnectionsMax = 2 * (connectionsKept + 1)
 //   - What no peer says goes no further, see [believe], nor does what contradicts the
 //     log, see [logStore.accept].
 //   - A heartbeat takes the fast path past raft's main loop only where it changes
-//     nothing but the time of the last contact, see [inbound.steady].
+//     nothing but the time of the last contact, see [inbound.steady] and [terms].
 //
 // On the way out:
 //
@@ -55,7 +55,7 @@ var (
 	_ raft.WithClose   = (*transport)(nil)
 )
 
-func newTransport(cfg *GroupConfig, logger hclog.Logger, accept func(*raft.AppendEntriesRequest) error) *transport {
+func newTransport(cfg *GroupConfig, logger hclog.Logger, accept func(*raft.AppendEntriesRequest) error, terms *terms) *transport {
 	config := &raft.NetworkTransportConfig{
 		Logger:                  logger,
 		Stream:                  cfg.Layer,
@@ -79,7 +79,7 @@ func newTransport(cfg *GroupConfig, logger hclog.Logger, accept func(*raft.Appen
 	}
 	t.in = inbound{
 		network: network, runs: &t.runs, closing: t.closing,
-		accept: accept, consumer: make(chan raft.RPC), done: make(chan struct{}),
+		accept: accept, terms: terms, consumer: make(chan raft.RPC), done: make(chan struct{}),
 	}
 	t.out = outbound{
 		network: network, runs: &t.runs, closing: t.closing,

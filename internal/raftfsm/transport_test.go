@@ -94,10 +94,10 @@ func TestAcknowledgements(t *testing.T) {
 func TestHeartbeatsThatChangeSomethingWaitForTheMainLoop(t *testing.T) {
 	n := newNetwork()
 	cfg := GroupConfig{Self: "a", Layer: n.layer("a"), Timing: DefaultTiming()}
-	receiver := newTransport(&cfg, newSlogAdapter(discard()), acceptAll)
+	receiver := newTransport(&cfg, newSlogAdapter(discard()), acceptAll, &terms{})
 	defer receiver.Close()
 	from := GroupConfig{Self: "b", Layer: n.layer("b"), Timing: DefaultTiming()}
-	sender := newTransport(&from, newSlogAdapter(discard()), acceptAll)
+	sender := newTransport(&from, newSlogAdapter(discard()), acceptAll, &terms{})
 	defer sender.Close()
 
 	node := &raft.Raft{} // a follower in term 0
@@ -132,20 +132,20 @@ func TestHeartbeatsThatChangeSomethingWaitForTheMainLoop(t *testing.T) {
 		}
 	}
 	for _, c := range []struct {
-		rpc    raft.RPC
-		steady bool
+		command any
+		passes  bool
 	}{
-		{raft.RPC{Command: &raft.AppendEntriesRequest{Term: 0}}, true},
-		{raft.RPC{Command: &raft.AppendEntriesRequest{Term: 1}}, false},
-		{raft.RPC{Command: &raft.RequestVoteRequest{}}, false},
+		{&raft.AppendEntriesRequest{Term: 0}, true},
+		{&raft.AppendEntriesRequest{Term: 1}, false},
+		{&raft.RequestVoteRequest{}, false},
 	} {
-		if got := receiver.in.steady(c.rpc); got != c.steady {
-			t.Errorf("%+v: steady %v", c.rpc.Command, got)
+		if got := receiver.in.pass(raft.RPC{Command: c.command}, func(raft.RPC) {}); got != c.passes {
+			t.Errorf("%+v: passes %v", c.command, got)
 		}
 	}
 	receiver.runs.node.Store(nil)
-	if receiver.in.steady(raft.RPC{Command: &raft.AppendEntriesRequest{}}) {
-		t.Error("steady without a raft")
+	if receiver.in.pass(raft.RPC{Command: &raft.AppendEntriesRequest{}}, func(raft.RPC) {}) {
+		t.Error("passes without a raft")
 	}
 	if _, err := sender.AppendEntriesPipeline("a", "a"); err == nil {
 		t.Error("a pipeline")
