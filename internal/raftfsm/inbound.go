@@ -133,6 +133,9 @@ func believe(current uint64, request any) error {
 		if _, err := decodeConfiguration(r.Configuration); err != nil {
 			return fmt.Errorf("a state at entry %d: %w", r.LastLogIndex, err)
 		}
+		if r.Size <= 0 { // raft would take its own for what it has received, and copy that
+			return fmt.Errorf("a state at entry %d of %d bytes", r.LastLogIndex, r.Size)
+		}
 	}
 	return nil
 }

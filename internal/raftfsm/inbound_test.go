@@ -156,6 +156,12 @@ func TestWhatNoPeerSends(t *testing.T) {
 		if err := believe(4, &raft.AppendEntriesRequest{Term: 4, PrevLogEntry: math.MaxUint64, Entries: []*raft.Log{entry(0, 4)}}); err == nil {
 			t.Error("an entry behind the last that there can be")
 		}
+		for size, believed := range map[int64]bool{-1: false, 0: false, 1: true} {
+			state := &raft.InstallSnapshotRequest{SnapshotVersion: 1, Term: 4, LastLogIndex: 9, LastLogTerm: 4, Configuration: []byte(configuration), Size: size}
+			if err := believe(4, state); (err == nil) != believed {
+				t.Errorf("a state of %d bytes: %v", size, err)
+			}
+		}
 		// What is in the state is not taken for a message.
 		for range 3 {
 			state := &raft.InstallSnapshotRequest{
