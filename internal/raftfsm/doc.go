@@ -34,6 +34,7 @@
 //	                   snapshots     Persist, then cuts the log
 //	                   two for each follower while leading: entries, heartbeats
 //	of its transport   accept loop, one for each incoming connection
+//	                   one for a state that is refused, until it has come to its end
 //	of the WAL         rotation, which the append that seals a segment waits for
 //	of the store       flusher
 //

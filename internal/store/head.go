@@ -132,7 +132,7 @@ func verified(name string, value []byte) (*decoder, error) {
 	return &decoder{rest: content}, nil
 }
 
-// now reports whether the clock's three parts can be stored.
+// valid reports whether the clock's parts can be stored.
 func (c Clock) valid() bool {
 	return c.Noted >= 0 && c.Now >= c.Noted && c.Now < admission.Never
 }
