@@ -117,10 +117,13 @@ func me(t testing.TB) string {
 	return name
 }
 
+// patient lets a slow machine answer: what is refused for that would be another test.
+func patient() httpadmit.Option { return httpadmit.WithReserveTimeout(time.Minute) }
+
 // serve guards a handler, on a server of its own, with the test's principal.
 func serve(t *testing.T, handler http.HandlerFunc, options ...httpadmit.Option) *httptest.Server {
 	t.Helper()
-	all := append([]httpadmit.Option{caller(me(t))}, options...)
+	all := append([]httpadmit.Option{caller(me(t)), patient()}, options...)
 	return listen(t, httpadmit.New(shared.start(), all...)(handler))
 }
 

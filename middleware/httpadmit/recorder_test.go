@@ -359,7 +359,7 @@ func newTable(t *testing.T) *table {
 			next.ServeHTTP(w, r)
 		})
 	}
-	guard := httpadmit.New(shared.start(), caller(me(t)), httpadmit.WithMethods(http.MethodPost, http.MethodHead))
+	guard := httpadmit.New(shared.start(), caller(me(t)), patient(), httpadmit.WithMethods(http.MethodPost, http.MethodHead))
 	all.guarded, all.plain = listen(t, outside(guard(handler))).URL, listen(t, outside(handler)).URL
 	return all
 }
