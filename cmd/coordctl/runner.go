@@ -18,7 +18,7 @@ import (
 
 	"github.com/atmostonce/coordinator/client"
 	"github.com/atmostonce/coordinator/internal/reason"
-	stopsignal "github.com/atmostonce/coordinator/internal/signals"
+	"github.com/atmostonce/coordinator/internal/stopsignal"
 )
 
 const (

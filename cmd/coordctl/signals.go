@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	stopsignal "github.com/atmostonce/coordinator/internal/signals"
+	"github.com/atmostonce/coordinator/internal/stopsignal"
 )
 
 // signalsMost is how many signals may arrive at the same time; more are lost, as the system itself

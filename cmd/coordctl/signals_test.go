@@ -21,7 +21,7 @@ import (
 	"github.com/atmostonce/coordinator/client"
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/internal/reason"
-	stopsignal "github.com/atmostonce/coordinator/internal/signals"
+	"github.com/atmostonce/coordinator/internal/stopsignal"
 )
 
 func (s *stub) Release(ctx context.Context, _ *coordinatorv1.ReleaseRequest) (*coordinatorv1.ReleaseResponse, error) {

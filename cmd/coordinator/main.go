@@ -17,7 +17,7 @@ import (
 
 	"github.com/atmostonce/coordinator/internal/node"
 	"github.com/atmostonce/coordinator/internal/oneline"
-	"github.com/atmostonce/coordinator/internal/signals"
+	"github.com/atmostonce/coordinator/internal/stopsignal"
 	"github.com/atmostonce/coordinator/internal/version"
 )
 
@@ -191,7 +191,7 @@ func await(n running, received <-chan os.Signal, logger *slog.Logger) (code int,
 }
 
 func announce(logger *slog.Logger, which os.Signal) {
-	logger.Info("received a signal; another one ends the process at once", "signal", signals.Name(which))
+	logger.Info("received a signal; another one ends the process at once", "signal", stopsignal.Name(which))
 }
 
 // end stops what a signal is to end, and returns when that has been done, or another signal
@@ -214,8 +214,8 @@ func end(stop func() error, n running, received <-chan os.Signal) (code int, err
 		case <-failed:
 			return exitFailed, n.Err()
 		case which := <-received:
-			if time.Since(first) >= signals.SameWithin {
-				return exitFailed, fmt.Errorf("received %s while stopping; ended at once", signals.Name(which))
+			if time.Since(first) >= stopsignal.SameWithin {
+				return exitFailed, fmt.Errorf("received %s while stopping; ended at once", stopsignal.Name(which))
 			}
 		}
 	}

@@ -42,7 +42,7 @@ var floors = []string{
 	"internal/version",
 	"internal/environment",
 	"internal/oneline",
-	"internal/signals",
+	"internal/stopsignal",
 	"cmd/coordinator",
 	"client",
 	"cmd/coordctl",

@@ -1,5 +1,5 @@
-// Package signals is what a program of ours makes of the signals that end it.
-package signals
+// Package stopsignal is what a program of ours makes of the signals that end it.
+package stopsignal
 
 import (
 	"os"
