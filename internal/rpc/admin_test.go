@@ -133,14 +133,13 @@ func TestListingsAreLive(t *testing.T) {
 // A page is bounded in bytes, too.
 func TestPagesOfLargeRecords(t *testing.T) {
 	n := start(t, "n1", nil)
-	ctx := withTimeout(t)
 	for i := range 1200 {
 		id := &coordinatorv1.Identity{Key: fmt.Sprintf("%0255d", i), Operation: strings.Repeat("o", 255), Principal: strings.Repeat("p", 128)}
 		grant := granted(t, n, &coordinatorv1.ReserveRequest{Identity: id, Owner: strings.Repeat("o", 128)})
-		_, err := n.coordinator.Release(ctx, &coordinatorv1.ReleaseRequest{Identity: id, Token: grant.GetToken(), Reason: strings.Repeat("r", 1024)})
+		_, err := n.coordinator.Release(withTimeout(t), &coordinatorv1.ReleaseRequest{Identity: id, Token: grant.GetToken(), Reason: strings.Repeat("r", 1024)})
 		wantNone(t, err)
 	}
-	page, err := n.admin.ListRecords(ctx, &coordinatorv1.ListRecordsRequest{PageSize: 1000})
+	page, err := n.admin.ListRecords(withTimeout(t), &coordinatorv1.ListRecordsRequest{PageSize: 1000})
 	wantNone(t, err)
 	if size := proto.Size(page); size > 3<<20 || page.GetNextPageToken() == "" {
 		t.Errorf("a page of %d bytes, %d records", size, len(page.GetRecords()))
