@@ -27,18 +27,20 @@ func newReadings(shards int, numbers func(int) (shard.Numbers, bool), within tim
 	return &readings{numbers: numbers, within: within, pending: make([]chan reading, shards)}
 }
 
-// all asks every shard, and returns what has been answered in time.
+// all asks every shard, and returns what has been answered in time. One that has not answered an
+// earlier question has had its time, and is not waited for.
 func (r *readings) all() []reading {
+	asked := make([]chan reading, len(r.pending)) // nil where it still hangs
 	for i, earlier := range r.pending {
 		if earlier != nil {
 			select {
 			case <-earlier: // an answer to an earlier question
 			default:
-				continue // it still hangs
+				continue
 			}
 		}
 		answer := make(chan reading, 1)
-		r.pending[i] = answer
+		asked[i], r.pending[i] = answer, answer
 		r.work.Go(func() {
 			numbers, up := r.numbers(i)
 			answer <- reading{numbers, up}
@@ -46,9 +48,9 @@ func (r *readings) all() []reading {
 	}
 	timer := time.NewTimer(r.within)
 	defer timer.Stop()
-	answers, late := make([]reading, len(r.pending)), false
-	for i, answer := range r.pending {
-		if !late {
+	answers, late := make([]reading, len(asked)), false
+	for i, answer := range asked {
+		if answer != nil && !late {
 			select {
 			case answers[i] = <-answer:
 				r.pending[i] = nil
@@ -58,7 +60,7 @@ func (r *readings) all() []reading {
 			}
 		}
 		select {
-		case answers[i] = <-answer:
+		case answers[i] = <-answer: // never, where it still hangs
 			r.pending[i] = nil
 		default:
 		}
