@@ -21,6 +21,10 @@ const receivedBytesMax = 2 * MessageBytesMax
 // responseFieldMax is more than any response takes in a message that can be stored.
 const responseFieldMax = admission.ResponseBytesMax + 64*(admission.HeadersMax+1)
 
+// sessionBytesLeast is the least that sessions may be given: a quarter holds two of the largest
+// messages.
+const sessionBytesLeast = 8 * MessageBytesMax
+
 // Config is what the services need.
 type Config struct {
 	Shards  Shards
@@ -68,6 +72,10 @@ type Settings struct {
 	// UnsentBytesMax bounds the answers of more than 4 KiB that clients have yet to take,
 	// in bytes and over all connections; 1 MiB or more. One connection may have a half.
 	UnsentBytesMax int64
+	// SessionBytesMax bounds what all sessions take, in bytes; 16 MiB or more. A quarter is for
+	// those that are open, 416 KiB each; a quarter for their messages, while calls of them wait;
+	// a half for calls that are under way, 26 KiB each beside twice their bytes. See [sessionRoom].
+	SessionBytesMax int64
 	// WantedForDefault is how long a call without a deadline is worked on, beyond the
 	// time that it asks to wait; 100 ms to 10 min.
 	WantedForDefault time.Duration
@@ -88,6 +96,7 @@ func Default() Settings {
 		ResponseBytesMax:  admission.ResponseBytesMax,
 		CompressFrom:      512,
 		UnsentBytesMax:    64 << 20,
+		SessionBytesMax:   256 << 20,
 		WantedForDefault:  time.Minute,
 		LeaderWait:        2 * time.Second,
 		StatusWait:        2 * time.Second,
@@ -120,6 +129,9 @@ func (s Settings) Validate() error {
 	}
 	if s.UnsentBytesMax < 1<<20 {
 		return fmt.Errorf("the bound on unsent answers is %d bytes, it must be at least %d", s.UnsentBytesMax, 1<<20)
+	}
+	if s.SessionBytesMax < sessionBytesLeast {
+		return fmt.Errorf("the bound on sessions is %d bytes, it must be at least %d", s.SessionBytesMax, sessionBytesLeast)
 	}
 	return nil
 }

@@ -114,6 +114,7 @@ func TestSettings(t *testing.T) {
 		"leader":           func(s *Settings) { s.LeaderWait = -1 },
 		"other nodes":      func(s *Settings) { s.StatusWait = 0 },
 		"a leader forever": func(s *Settings) { s.LeaderWait = time.Hour },
+		"sessions":         func(s *Settings) { s.SessionBytesMax = 16<<20 - 1 },
 	} {
 		s := Default()
 		change(&s)

@@ -27,8 +27,9 @@
 //     answers. What is refused for that has not been carried out.
 //  11. A call that is for another cluster is refused before anything is asked
 //     (expected.go).
-//  12. Sessions cost what is said of them: a call under way is counted at what it takes,
-//     what waits is kept as it was sent, and a connection and a node have so many.
+//  12. Sessions cost no more than [Settings].SessionBytesMax: they, their messages and their
+//     calls are counted at what they take, and what waits is kept as it was sent. A message
+//     that is still coming in is gRPC's, and counted nowhere.
 //
 // # Who may do what
 //

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"time"
 
-	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
@@ -34,9 +33,9 @@ func Register(cfg Config, servers ...grpc.ServiceRegistrar) error {
 		logger:      cfg.Logger,
 		closing:     cfg.Closing,
 		unsent:      cfg.unsent,
-		sessions:    semaphore.NewWeighted(sessionsBytesMax),
-		workers:     newWorkers(),
+		sessions:    newSessionRoom(cfg.Settings.SessionBytesMax),
 	}
+	s.workers = newWorkers(s.sessions.sessionsMax)
 	if s.storageFull == nil {
 		s.storageFull = func() bool { return false }
 	}

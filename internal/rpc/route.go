@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"time"
 
-	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
@@ -40,8 +39,8 @@ type server struct {
 	logger      *slog.Logger
 	closing     <-chan struct{}
 	unsent      *unsent
-	sessions    *semaphore.Weighted // bytes under way in all sessions
-	workers     *workers            // of all sessions
+	sessions    sessionRoom
+	workers     *workers // of all sessions
 }
 
 // hop is one call to one shard, wherever it is led.
@@ -170,7 +169,7 @@ func forward[A any](ctx context.Context, s *server, replica Replica, leader shar
 		to     peer.Peer
 		header metadata.MD
 	)
-	answer, err = call.there(outgoing, connection, grpc.Peer(&to), grpc.Header(&header))
+	answer, err = call.there(outgoing, connection, grpc.Peer(&to), grpc.Header(&header), grpc.ForceCodecV2(codecOfMessages()))
 	if err != nil {
 		err = outcome(ctx, err, to.Addr != nil, call.reads)
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -26,29 +27,49 @@ const (
 	// answers that are done at the same time.
 	sessionAnswersMax     = 256
 	sessionAnswerBytesMax = 64 << 10
-	// sessionsBytesMax bounds what is under way in all sessions of a node: the bytes of the
-	// requests, and callBytes for each call until it has been carried out; then those of its
-	// answer and answerBytes until gRPC has it. Beyond it no session is read.
+	// callBytes is what a call is counted at, beside twice the bytes of its request, which is
+	// there as it came and as it is passed on, until it has been carried out; then its answer is,
+	// beside its bytes, at answerBytes until gRPC has it.
 	//
-	// Of 2,000 Reserves that waited each took 8.0 KiB of stack, and 2.3 to 3.0 KiB for its
-	// contexts, its request and what the shard keeps of it. An answer that waits is a message
-	// with a token, and what is counted of it.
-	sessionsBytesMax = 64 << 20
-	callBytes        = 11 << 10
-	answerBytes      = 1 << 10
+	// Of 2,000 Reserves that waited here each took 8.0 KiB of stack, and 2.3 to 3.0 KiB for its
+	// contexts, its request and what the shard keeps of it. One that is forwarded takes 18 KiB of
+	// stacks, and 8 KiB with gRPC's stream: it is not known before which one it is. An answer that
+	// waits is a message with a token, and what is counted of it.
+	callBytes   = 26 << 10
+	answerBytes = 1 << 10
+	// sessionBytes is what a session is counted at while it is open: 25 KiB for its stacks, its
+	// contexts and gRPC's stream, 256 KiB that gRPC keeps of what is sent and not read
+	// ([shard.StreamWindow]), and 128 KiB of answers that it has taken and not sent: its quota and
+	// one message.
+	sessionBytes = 416 << 10
 	// sessionStalledMax is how long a client may take no answers. Its session is ended then,
 	// so that it does not keep what others need.
 	sessionStalledMax = 10 * time.Second
-	// sessionsOfLinkMax and sessionsMax are how many sessions a connection and a node may have.
-	// A client is served as well by one as by many. Each costs its stacks and contexts, and
-	// gRPC keeps what is sent and not read, up to the window of a stream: 0.3 MiB at most, but
-	// for a message that is longer.
+	// sessionsOfLinkMax is how many sessions a connection may have. A client is served as well by
+	// one as by many.
 	sessionsOfLinkMax = 16
-	sessionsMax       = 1024
 	// sessionsIdleMax is how many goroutines of all sessions wait for further calls: their
 	// stacks have grown already, to 8 KiB.
 	sessionsIdleMax = 512
 )
+
+// sessionRoom is what all sessions of a node may take, [Settings].SessionBytesMax altogether: a
+// quarter for the sessions that are open, beyond which none is opened; a quarter for their
+// messages, each for as long as calls of it wait to be started, beyond which a session that sends
+// one is ended; and a half for their calls and answers, beyond which calls wait. What is left to
+// wait for, then, is calls that are under way, and each of those ends.
+type sessionRoom struct {
+	sessionsMax     int
+	messages, calls *semaphore.Weighted
+}
+
+func newSessionRoom(bytes int64) sessionRoom {
+	return sessionRoom{
+		sessionsMax: int(bytes / 4 / sessionBytes),
+		messages:    semaphore.NewWeighted(bytes / 4),
+		calls:       semaphore.NewWeighted(bytes / 2),
+	}
+}
 
 // Session implements coordinatorv1.CoordinatorServiceServer.
 //
@@ -136,7 +157,7 @@ type sessionAnswer struct {
 	bytes   int
 	held    *held // what it holds until gRPC has written it
 	request int   // bytes of the request
-	counted int64 // bytes that it has of what all sessions may have
+	counted int64 // bytes that it has of what calls and answers of all sessions may have
 }
 
 // large reports whether an answer goes out by itself.
@@ -177,20 +198,34 @@ func (x *session) receive() error {
 		case err != nil:
 			return err
 		}
-		for call, err := range callsOf(request) {
-			if err == nil {
-				err = x.start(call.call, call.wrong)
-			}
-			if err != nil {
-				return err
-			}
+		if err := x.startAll(request); err != nil {
+			return err
 		}
 	}
 }
 
-// start starts one call once there is room for it. wrong is what is wrong with it.
-func (x *session) start(call *coordinatorv1.SessionCall, wrong error) error {
+// startAll starts the calls of one message, which is kept until the last of them has been.
+func (x *session) startAll(request *coordinatorv1.SessionRequest) error {
+	size := int64(len(request.ProtoReflect().GetUnknown()))
+	if !x.service.sessions.messages.TryAcquire(size) {
+		return reason.Error(reason.Overloaded, "as many bytes of calls wait in sessions as may; what is not answered is to be asked again")
+	}
+	defer x.service.sessions.messages.Release(size)
+	for call, err := range callsOf(request) {
+		if err == nil {
+			err = x.start(call)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// start starts one call once there is room for it.
+func (x *session) start(came receivedCall) error {
 	received := time.Now()
+	call := came.call
 	if call.GetCancel() != nil {
 		x.mu.Lock()
 		defer x.mu.Unlock()
@@ -203,15 +238,15 @@ func (x *session) start(call *coordinatorv1.SessionCall, wrong error) error {
 	if !x.room.take(size) {
 		return nil // the session is ending: what is not started is not answered
 	}
-	if x.service.sessions.Acquire(x.accepting, int64(callBytes+size)) != nil {
+	if x.service.sessions.calls.Acquire(x.accepting, costOf(size)) != nil {
 		x.room.give(size)
 		return nil // as above
 	}
-	w := &sessionWork{session: x, call: call, received: received, size: size, wrong: wrong, held: held{node: x.service.unsent, link: x.link}}
+	w := &sessionWork{session: x, call: call, received: received, size: size, wrong: came.wrong, held: held{node: x.service.unsent, link: x.link}}
 	w.begin(x.ctx)
 	if err := x.admit(call.GetId(), w.cancel); err != nil {
 		w.cancel()
-		x.give(size, int64(callBytes+size))
+		x.give(size, costOf(size))
 		return err
 	}
 	x.service.workers.give(w)
@@ -256,6 +291,9 @@ func (w *sessionWork) Value(key any) any {
 	return w.Context.Value(key)
 }
 
+// costOf is what a call is counted at whose request has so many bytes.
+func costOf(request int) int64 { return callBytes + 2*int64(request) }
+
 func (x *session) carryOut(w *sessionWork) {
 	defer x.calls.Done()
 	defer w.cancel()
@@ -268,13 +306,13 @@ func (x *session) carryOut(w *sessionWork) {
 	if !answer.large() { // otherwise it is counted as one that is not sent yet
 		answer.counted += int64(answer.bytes)
 	}
-	x.service.sessions.Release(callBytes + int64(w.size) - answer.counted)
+	x.service.sessions.calls.Release(costOf(w.size) - answer.counted)
 	x.answers.put(answer)
 }
 
 // give gives back what a call took.
 func (x *session) give(request int, counted int64) {
-	x.service.sessions.Release(counted)
+	x.service.sessions.calls.Release(counted)
 	x.room.give(request)
 }
 
@@ -458,12 +496,8 @@ func (x *session) write(batch []sessionAnswer) error {
 		default: // it has been told before
 		}
 	})
-	var err error
-	if batch[0].large() {
-		err = x.stream.SendMsg(answered{message, batch[0].held})
-	} else {
-		err = x.stream.Send(message)
-	}
+	// Small answers are encoded as large ones are: into a buffer of their size.
+	err := x.stream.SendMsg(answered{message, batch[0].held})
 	timer.Stop()
 	for _, answer := range batch {
 		x.settle(answer, err == nil)

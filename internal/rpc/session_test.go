@@ -408,7 +408,7 @@ func TestSessionsOfAConnectionAreBounded(t *testing.T) {
 func TestGoroutinesOfSessionsAreBounded(t *testing.T) {
 	const (
 		sessions, calls = 12, 1024
-		mostUnderWay    = 64 << 20 / (11 << 10)
+		mostUnderWay    = 128 << 20 / (26 << 10)
 		mostIdle        = 512
 		others          = 10 * sessions // of the streams and of gRPC, at both ends
 	)
@@ -465,7 +465,7 @@ func (s *late) Recv() (*coordinatorv1.SessionRequest, error) {
 	}
 }
 
-func (s *late) Send(*coordinatorv1.SessionResponse) error {
+func (s *late) SendMsg(any) error {
 	time.Sleep(10*time.Second + time.Millisecond)
 	return nil
 }

@@ -31,7 +31,7 @@ import (
 func ServerOptions(accept credentials.TransportCredentials) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(receivedBytesMax),
-		grpc.ForceServerCodecV2(tolerantCodec{encoding.GetCodecV2(proto.Name)}),
+		grpc.ForceServerCodecV2(codecOfMessages()),
 		grpc.Creds(linking{accept}),
 		grpc.StaticStreamWindowSize(shard.StreamWindow),
 		grpc.StaticConnWindowSize(shard.ConnectionWindow),
@@ -44,14 +44,22 @@ type envelope struct {
 	wrong error // with the message, as its sender is told
 }
 
-// tolerantCodec is gRPC's own codec for everything but what is in an [envelope], and
-// what is [answered].
+// tolerantCodec is gRPC's own codec, but for what is received in an [envelope], and for the
+// buffers of what is sent, [answered] or forwarded: they are of its size. gRPC's own pool gives
+// out such of 1 MiB for 33 KiB, which whoever does not read would have it keep.
 type tolerantCodec struct{ encoding.CodecV2 }
+
+// codecOfMessages is that of servers, and of forwarded calls.
+func codecOfMessages() tolerantCodec { return tolerantCodec{encoding.GetCodecV2(proto.Name)} }
 
 // Marshal implements encoding.CodecV2.
 func (c tolerantCodec) Marshal(message any) (mem.BufferSlice, error) {
-	if a, ok := message.(answered); ok {
-		return a.encode()
+	switch m := message.(type) {
+	case answered:
+		return m.encode()
+	case protobuf.Message:
+		plain, err := protobuf.Marshal(m)
+		return mem.BufferSlice{mem.SliceBuffer(plain)}, err
 	}
 	return c.CodecV2.Marshal(message)
 }

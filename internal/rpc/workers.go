@@ -9,7 +9,8 @@ import "sync"
 // They are not a session's own: 64 idle ones for each of 2,000 sessions held a gigabyte of
 // stacks for as long as the sessions were open.
 type workers struct {
-	work chan *sessionWork // to one that has nothing to do
+	work        chan *sessionWork // to one that has nothing to do
+	sessionsMax int
 
 	mu       sync.Mutex
 	sessions int           // that are open
@@ -17,13 +18,15 @@ type workers struct {
 	none     chan struct{} // closed when no session is open; nil while none is
 }
 
-func newWorkers() *workers { return &workers{work: make(chan *sessionWork)} }
+func newWorkers(sessionsMax int) *workers {
+	return &workers{work: make(chan *sessionWork), sessionsMax: sessionsMax}
+}
 
 // open counts a session as open, unless as many are as may.
 func (p *workers) open(link *link) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.sessions >= sessionsMax || link.sessions >= sessionsOfLinkMax {
+	if p.sessions >= p.sessionsMax || link.sessions >= sessionsOfLinkMax {
 		return false
 	}
 	if p.sessions == 0 {

@@ -105,10 +105,11 @@ type CoordinatorServiceClient interface {
 	// Session carries many calls over one stream, at less than a call costs by itself.
 	// Each is answered as if it had been made by itself, when it is done: in any order,
 	// and calls that are under way at the same time may be carried out in any order. At
-	// most 1,024 calls or 4 MiB of them are under way, and 64 MiB in all sessions of a
-	// node, a call counting 11 KiB more than its bytes, and once it is carried out 1 KiB more
-	// than those of its answer; what is sent beyond that waits until some are answered. A
-	// connection may have 16 sessions, and a node 1,024.
+	// most 1,024 calls or 4 MiB of them are under way; what is sent beyond that waits until some
+	// are answered. A connection may have 16 sessions. All those of a node take 256 MiB (a
+	// setting): a quarter is for the sessions, 416 KiB each; a quarter for messages of which calls
+	// wait; and a half for calls, which wait for more: each counts 26 KiB more than twice its bytes, and
+	// once it is carried out 1 KiB more than those of its answer.
 	//
 	// A session that ends, for whatever reason, leaves the calls in doubt that it had not
 	// answered: the same call again, with the same attempt_id or token, tells the truth.
@@ -116,8 +117,9 @@ type CoordinatorServiceClient interface {
 	//
 	// Errors: INVALID_ARGUMENT (a message that is none, or two calls under way with one
 	// id), SHUTTING_DOWN (the node is stopping; go on with another), OVERLOADED (the client
-	// has taken no answers for 10 s; or, before anything else is sent, as many sessions are
-	// open as may: calls can be made without one).
+	// has taken no answers for 10 s, or has sent more than the node keeps while calls wait; or,
+	// before anything else is sent, as many sessions are open as may: calls can be made without
+	// one).
 	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SessionRequest, SessionResponse], error)
 }
 
@@ -279,10 +281,11 @@ type CoordinatorServiceServer interface {
 	// Session carries many calls over one stream, at less than a call costs by itself.
 	// Each is answered as if it had been made by itself, when it is done: in any order,
 	// and calls that are under way at the same time may be carried out in any order. At
-	// most 1,024 calls or 4 MiB of them are under way, and 64 MiB in all sessions of a
-	// node, a call counting 11 KiB more than its bytes, and once it is carried out 1 KiB more
-	// than those of its answer; what is sent beyond that waits until some are answered. A
-	// connection may have 16 sessions, and a node 1,024.
+	// most 1,024 calls or 4 MiB of them are under way; what is sent beyond that waits until some
+	// are answered. A connection may have 16 sessions. All those of a node take 256 MiB (a
+	// setting): a quarter is for the sessions, 416 KiB each; a quarter for messages of which calls
+	// wait; and a half for calls, which wait for more: each counts 26 KiB more than twice its bytes, and
+	// once it is carried out 1 KiB more than those of its answer.
 	//
 	// A session that ends, for whatever reason, leaves the calls in doubt that it had not
 	// answered: the same call again, with the same attempt_id or token, tells the truth.
@@ -290,8 +293,9 @@ type CoordinatorServiceServer interface {
 	//
 	// Errors: INVALID_ARGUMENT (a message that is none, or two calls under way with one
 	// id), SHUTTING_DOWN (the node is stopping; go on with another), OVERLOADED (the client
-	// has taken no answers for 10 s; or, before anything else is sent, as many sessions are
-	// open as may: calls can be made without one).
+	// has taken no answers for 10 s, or has sent more than the node keeps while calls wait; or,
+	// before anything else is sent, as many sessions are open as may: calls can be made without
+	// one).
 	Session(grpc.BidiStreamingServer[SessionRequest, SessionResponse]) error
 	mustEmbedUnimplementedCoordinatorServiceServer()
 }
