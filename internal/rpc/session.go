@@ -206,6 +206,7 @@ func (x *session) receive() error {
 
 // startAll starts the calls of one message, which is kept until the last of them has been.
 func (x *session) startAll(request *coordinatorv1.SessionRequest) error {
+	received := time.Now()
 	size := int64(len(request.ProtoReflect().GetUnknown()))
 	if !x.service.sessions.messages.TryAcquire(size) {
 		return reason.Error(reason.Overloaded, "as many bytes of calls wait in sessions as may; what is not answered is to be asked again")
@@ -213,7 +214,7 @@ func (x *session) startAll(request *coordinatorv1.SessionRequest) error {
 	defer x.service.sessions.messages.Release(size)
 	for call, err := range callsOf(request) {
 		if err == nil {
-			err = x.start(call)
+			err = x.start(call, received)
 		}
 		if err != nil {
 			return err
@@ -222,9 +223,9 @@ func (x *session) startAll(request *coordinatorv1.SessionRequest) error {
 	return nil
 }
 
-// start starts one call once there is room for it.
-func (x *session) start(came receivedCall) error {
-	received := time.Now()
+// start starts one call once there is room for it. Its time has run since it was received: its
+// caller may have given it up, and is not heard before all that it has sent has been started.
+func (x *session) start(came receivedCall, received time.Time) error {
 	call := came.call
 	if call.GetCancel() != nil {
 		x.mu.Lock()

@@ -221,6 +221,36 @@ func TestSessionCancelsAndTimesOut(t *testing.T) {
 	}
 }
 
+// A call has been received with its message, however long it then waits to be started: what its
+// caller gave up meanwhile is not carried out.
+func TestSessionCountsTheTimeThatCallsWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := start(t, "n1", func(cfg *rpc.Config) {
+			leaderless(cfg)
+			cfg.Settings.SessionBytesMax = 16 << 20 // of which 8 MiB are for calls, 315 at most
+		})
+		n.shards.All(func(r *rpctest.Replica) { r.SetLeader(shard.Leader{}) })
+		calls := make([]*coordinatorv1.SessionCall, 400)
+		for i := range calls {
+			calls[i] = reserveCall(&coordinatorv1.ReserveRequest{Identity: key(fmt.Sprint(i))})
+		}
+		last := calls[len(calls)-1]
+		last.Timeout = durationpb.New(time.Second)
+		s := openSession(t, n.coordinator)
+		ids := s.send(calls...)
+		time.Sleep(2 * time.Second)
+		n.shards.All(func(r *rpctest.Replica) { r.SetLeader(self("n1")) })
+		for _, id := range ids[:len(ids)-1] {
+			if s.answer(id).GetReserve().GetGranted() == nil {
+				t.Fatal("not granted")
+			}
+		}
+		wantReason(t, failed(s.answer(last.GetId())), reason.DeadlineExceeded)
+		n.server.Stop()
+		_ = n.connection.Close()
+	})
+}
+
 // What no client of ours sends ends the session by name, and what was under way is
 // answered before.
 func TestSessionThatIsMisused(t *testing.T) {

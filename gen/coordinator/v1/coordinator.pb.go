@@ -132,7 +132,8 @@ type SessionCall struct {
 	// Comes back with the answer. No other call that is under way in this session has it.
 	Id uint64 `protobuf:"varint,1,opt,name=id" json:"id,omitempty"`
 	// What a deadline is to a call that is made by itself, as the time from its receipt.
-	// More than 0. Default: what a call without a deadline gets, 60 s beyond its wait.
+	// More than 0, 365 days at most. Default: what a call without a deadline gets, 60 s beyond
+	// its wait.
 	Timeout *durationpb.Duration `protobuf:"bytes,2,opt,name=timeout" json:"timeout,omitempty"`
 	// Which call. Required.
 	//
