@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -34,6 +35,7 @@ func Register(cfg Config, servers ...grpc.ServiceRegistrar) error {
 		closing:     cfg.Closing,
 		unsent:      cfg.unsent,
 		sessions:    newSessionRoom(cfg.Settings.SessionBytesMax),
+		headers:     make([]atomic.Pointer[shardHeader], cfg.Shards.Shards()),
 	}
 	s.workers = newWorkers(s.sessions.sessionsMax)
 	if s.storageFull == nil {

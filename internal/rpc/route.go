@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -40,7 +41,8 @@ type server struct {
 	closing     <-chan struct{}
 	unsent      *unsent
 	sessions    sessionRoom
-	workers     *workers // of all sessions
+	workers     *workers                      // of all sessions
+	headers     []atomic.Pointer[shardHeader] // by shard
 }
 
 // hop is one call to one shard, wherever it is led.
@@ -78,12 +80,28 @@ func (s *server) tell(ctx context.Context, number int, leader string) {
 		call.shard, call.leader = proto.Uint32(uint32(number)), leader
 		return
 	}
+	// It fails outside a server only, where nobody looks at headers.
+	_ = grpc.SetHeader(ctx, s.header(number, leader))
+}
+
+// shardHeader are the headers of the answers about one shard, as long as it has the leader.
+type shardHeader struct {
+	leader string
+	header metadata.MD
+}
+
+// header returns the headers that tell of a shard. Nearly all answers say the same, so they are
+// made once for each leader; gRPC copies them.
+func (s *server) header(number int, leader string) metadata.MD {
+	if known := s.headers[number].Load(); known != nil && known.leader == leader {
+		return known.header
+	}
 	header := metadata.Pairs(ShardKey, strconv.Itoa(number), ShardsKey, strconv.Itoa(s.shards.Shards()))
 	if leader != "" {
 		header.Set(LeaderKey, leader)
 	}
-	// It fails outside a server only, where nobody looks at headers.
-	_ = grpc.SetHeader(ctx, header)
+	s.headers[number].Store(&shardHeader{leader, header})
+	return header
 }
 
 // told is what a call of a session is told in its answer, and other calls in headers. It
