@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"sync/atomic"
 	"time"
 
 	"github.com/atmostonce/coordinator/internal/oneline"
@@ -14,7 +15,8 @@ const notesMost = 16
 // take them.
 type notes struct {
 	texts   chan string
-	written chan struct{} // closed once all were
+	written chan struct{} // closed once all were, or are not any more
+	over    atomic.Bool   // nothing follows what is being written: an error is the last line
 }
 
 // noteJSON is how -o json shows what is no failure.
@@ -44,7 +46,9 @@ func (c *control) say(text string) {
 		go func() {
 			defer close(n.written)
 			for text := range n.texts {
-				_, _ = c.stderr.Write([]byte(text)) // there is nobody else to tell
+				if !n.over.Load() {
+					_, _ = c.stderr.Write([]byte(text)) // there is nobody else to tell
+				}
 			}
 		}()
 		c.notes = n
@@ -65,6 +69,7 @@ func (c *control) settleNotes() {
 	select {
 	case <-c.notes.written:
 	case <-time.After(toldWithin):
+		c.notes.over.Store(true)
 	}
 	c.notes = nil
 }

@@ -52,8 +52,8 @@ func catchSignals() *signals {
 	return s
 }
 
-// ask asks for signals. What was ignored when this program was started stays so, for the command
-// of a run too (nohup, a shell's background jobs).
+// ask asks for signals. SIGHUP and SIGINT that were ignored when this program was started stay so, for
+// the command of a run too (nohup, a shell's background jobs). Of the others Go cannot tell.
 func (s *signals) ask(which ...os.Signal) {
 	for _, one := range which {
 		if !signal.Ignored(one) {

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -120,6 +121,36 @@ func TestNotesInJSON(t *testing.T) {
 	}
 	if progress == "" {
 		t.Error("no progress was shown")
+	}
+}
+
+// slow is an output that takes something for each time that it is told to.
+type slow struct {
+	takes chan struct{}
+	took  []string
+}
+
+func (s *slow) Write(text []byte) (int, error) {
+	<-s.takes
+	s.took = append(s.took, string(text))
+	return len(text), nil
+}
+
+// An error is the last line, also where the notes before it are taken so slowly that they are not
+// waited for.
+func TestNothingFollowsAnError(t *testing.T) {
+	leakless(t)
+	reader := &slow{takes: make(chan struct{}, 2)}
+	c := &control{world: world{stderr: &outlet{to: reader, signals: newSignals()}}}
+	c.note("first")
+	c.note("second")
+	written := c.notes.written
+	c.settleNotes() // they are not waited for
+	close(reader.takes)
+	<-written
+	c.report(localError{err: errUntaken})
+	if want := []string{"coordctl: first\n", "coordctl: " + errUntaken.Error() + "\n"}; !slices.Equal(reader.took, want) {
+		t.Errorf("%q", reader.took)
 	}
 }
 
