@@ -65,7 +65,7 @@ func (c *control) newBenchRun(name string, f *benchFlags, options []client.DialO
 		b.taken[call] = &histogram{}
 	}
 	made, err := c.newClient(append(options, client.WithDialer(b.words.dialNode),
-		client.WithTransportCredentials(noting{c.security.transport, b.words.undial}), client.WithCallTimeout(c.timeout))...)
+		client.WithTransportCredentials(c.security.credentials(b.words.undial)), client.WithCallTimeout(c.timeout))...)
 	if err != nil {
 		return nil, err
 	}

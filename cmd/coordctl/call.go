@@ -53,7 +53,7 @@ func (c *control) connect(i int) (*connection, error) {
 		// Names are looked up as they are dialed, so that it is known why one was not.
 		opened, err := grpc.NewClient("passthrough:///"+made.endpoint,
 			grpc.WithContextDialer(made.dial),
-			grpc.WithTransportCredentials(noting{c.security.transport, func(_ string, err error) { made.undialed.Store(&err) }}),
+			grpc.WithTransportCredentials(c.security.credentials(func(_ string, err error) { made.undialed.Store(&err) })),
 			grpc.WithUnaryInterceptor(c.naming),
 			grpc.WithNoProxy(), // nodes are named as they are reached
 			grpc.WithDisableServiceConfig(),

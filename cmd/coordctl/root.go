@@ -279,7 +279,7 @@ func (c *control) check(command *cobra.Command) error {
 
 // newClient returns a client of the cluster, or an error that says which flag is wrong.
 func (c *control) newClient(options ...client.DialOption) (*client.Client, error) {
-	plain := client.WithTransportCredentials(c.security.transport)
+	plain := client.WithTransportCredentials(c.security.credentials(func(string, error) {}))
 	options = append([]client.DialOption{plain}, options...)
 	if c.cluster != "" {
 		options = append(options, client.WithCluster(c.cluster))

@@ -112,7 +112,7 @@ func (r *runner) run(ctx context.Context) error {
 
 // open makes the client.
 func (r *runner) open() (err error) {
-	r.client, err = r.newClient(client.WithDialer(r.dialNode), client.WithTransportCredentials(noting{r.security.transport, r.undial}),
+	r.client, err = r.newClient(client.WithDialer(r.dialNode), client.WithTransportCredentials(r.security.credentials(r.undial)),
 		client.WithDialOptions(grpc.WithChainUnaryInterceptor(r.answers.note)), client.WithCallTimeout(r.timeout), client.WithSettleTimeout(r.flags.settle))
 	return err
 }

@@ -34,9 +34,17 @@ func variableOf(flag string) string {
 
 // security is how connections are encrypted; nothing given: they are not.
 type security struct {
-	tls       bool
-	files     certs.Files
-	transport credentials.TransportCredentials // what comes of it; nil until it was checked
+	tls        bool
+	files      certs.Files
+	encrypting credentials.TransportCredentials // what comes of it; nil: plain text
+}
+
+// credentials are how a node is connected to. failed is told why one could not be.
+func (s *security) credentials(failed func(address string, err error)) credentials.TransportCredentials {
+	if s.encrypting == nil {
+		return insecure.NewCredentials()
+	}
+	return noting{s.encrypting, failed}
 }
 
 // encrypted reports whether connections are.
@@ -79,7 +87,6 @@ func (c *control) checkSecurity(command *cobra.Command) error {
 	case s.files.Key != "" && s.files.Certificate == "":
 		return usagef("--%s is missing: --%s is of no use without it", tlsCertFlag, tlsKeyFlag)
 	case !s.encrypted():
-		s.transport = insecure.NewCredentials()
 		return nil
 	}
 	opened, err := certs.Open(s.files, slog.New(slog.DiscardHandler))
@@ -90,7 +97,7 @@ func (c *control) checkSecurity(command *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	s.transport = credentials.NewTLS(opened.Client(""))
+	s.encrypting = credentials.NewTLS(opened.Client(""))
 	return nil
 }
 

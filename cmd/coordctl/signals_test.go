@@ -108,7 +108,7 @@ func TestNotesInJSON(t *testing.T) {
 	const want = `{"note":{"message":"not all of the command's stderr could be passed on: nobody took it in time"}}
 {"note":{"message":"another; line"}}
 {"note":{"message":"the key could not be released, and stays taken until it lapses: the caller is not allowed to do this"}}
-{"error":{"reason":"LOCAL_FAILURE","code":"UNKNOWN","message":"received terminated; the command was not started","applied":"no"}}
+{"error":{"reason":"LOCAL_FAILURE","code":"UNKNOWN","message":"received SIGTERM; the command was not started","applied":"no"}}
 `
 	if said.String() != want {
 		t.Errorf("%s", said)

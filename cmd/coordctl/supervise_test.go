@@ -126,7 +126,7 @@ func TestASignalWhileTheGuardIsStarted(t *testing.T) {
 	s := &supervision{reservation: reservation, guard: &guard{pipe: ours}, command: exec.Command("true")}
 	_, err = s.start(r)
 	code := r.report(r.settle(reservation, ending{unstarted: err}, newCapture()))
-	if want := "coordctl: received terminated; the command was not started\n"; code != 143 || said.String() != want || released != 1 || s.command.Process != nil {
+	if want := "coordctl: received SIGTERM; the command was not started\n"; code != 143 || said.String() != want || released != 1 || s.command.Process != nil {
 		t.Errorf("exit code %d, %q, released %d times, started: %t", code, said, released, s.command.Process != nil)
 	}
 }
