@@ -20,9 +20,23 @@ type adminService struct {
 	*server
 }
 
+// belongs refuses what only a node of a cluster can answer. One that waits for its cluster knows
+// neither the other nodes nor how many shards there are, so what it found wrong with a call, or
+// done about it, would be said of no cluster; and who is refused for good asks no other node.
+// What it waits for is for ClusterStatus to say.
+func (s *server) belongs() error {
+	if s.cluster.ID() == "" {
+		return s.noLeader()
+	}
+	return nil
+}
+
 // Purge implements coordinatorv1.AdminServiceServer.
 func (s *adminService) Purge(ctx context.Context, request *coordinatorv1.PurgeRequest) (*coordinatorv1.PurgeResponse, error) {
 	received := time.Now()
+	if err := s.belongs(); err != nil {
+		return nil, err
+	}
 	command, err := decodePurge(request)
 	if err != nil {
 		return nil, err
@@ -64,6 +78,9 @@ func decodePurge(request *coordinatorv1.PurgeRequest) (command admission.Purge, 
 
 // Members implements coordinatorv1.AdminServiceServer.
 func (s *adminService) Members(ctx context.Context, _ *coordinatorv1.MembersRequest) (*coordinatorv1.MembersResponse, error) {
+	if err := s.belongs(); err != nil {
+		return nil, err
+	}
 	ctx, cancel := s.bound(ctx, 0)
 	defer cancel()
 	return &coordinatorv1.MembersResponse{ClusterId: s.cluster.ID(), Members: s.members(s.cluster.Members(ctx))}, nil
@@ -134,6 +151,9 @@ func (s *adminService) ClusterStatus(ctx context.Context, _ *coordinatorv1.Clust
 
 // TransferLeadership implements coordinatorv1.AdminServiceServer.
 func (s *adminService) TransferLeadership(ctx context.Context, request *coordinatorv1.TransferLeadershipRequest) (*coordinatorv1.TransferLeadershipResponse, error) {
+	if err := s.belongs(); err != nil {
+		return nil, err
+	}
 	ctx, cancel := s.bound(ctx, 0)
 	defer cancel()
 	members := s.cluster.Members(ctx)

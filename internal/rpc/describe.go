@@ -19,6 +19,9 @@ const shardBytes = 1 << 10
 
 // ListShards implements coordinatorv1.AdminServiceServer.
 func (s *adminService) ListShards(ctx context.Context, _ *coordinatorv1.ListShardsRequest) (*coordinatorv1.ListShardsResponse, error) {
+	if err := s.belongs(); err != nil {
+		return nil, err
+	}
 	shards := make([]*coordinatorv1.Shard, s.shards.Shards())
 	if !heldBy(ctx).room(len(shards) * shardBytes) {
 		return nil, noRoom()
@@ -41,6 +44,9 @@ func (s *adminService) ListShards(ctx context.Context, _ *coordinatorv1.ListShar
 
 // GetShard implements coordinatorv1.AdminServiceServer.
 func (s *adminService) GetShard(ctx context.Context, request *coordinatorv1.GetShardRequest) (*coordinatorv1.GetShardResponse, error) {
+	if err := s.belongs(); err != nil {
+		return nil, err
+	}
 	number, err := s.checkShard(request.GetShard())
 	if err != nil {
 		return nil, err

@@ -8,8 +8,10 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/actor"
 	"github.com/atmostonce/coordinator/internal/reason"
 	"github.com/atmostonce/coordinator/internal/rpc"
 	"github.com/atmostonce/coordinator/internal/rpc/rpctest"
@@ -84,6 +86,56 @@ func TestANodeOfNoClusterSaysSo(t *testing.T) {
 	if got := wantReason(t, err, reason.NoLeader); got.Message != "this node belongs to no cluster yet" {
 		t.Errorf("%q", got.Message)
 	}
+}
+
+// A node that belongs to no cluster finds no fault with what operators ask for, and does nothing
+// about it: it knows neither the nodes nor the shards, and others may be asked after it. It says
+// only how it is itself.
+func TestANodeOfNoClusterRefusesNothingForGood(t *testing.T) {
+	n := start(t, "n1", func(cfg *rpc.Config) {
+		cfg.Cluster = &noCluster{Cluster: &rpctest.Cluster{Self: "n1"}}
+		cfg.Membership = nobody{}
+	})
+	n.shards.All(func(r *rpctest.Replica) { r.SetLeader(shard.Leader{}) })
+	refused := func(what string, err error) {
+		t.Helper()
+		if got := reason.Of(err); got.Reason != reason.NoLeader || got.Message != "this node belongs to no cluster yet" {
+			t.Errorf("%s: %s %q", what, got.Reason, got.Message)
+		}
+	}
+	for _, method := range coordinatorv1.AdminService_ServiceDesc.Methods {
+		err := n.connection.Invoke(withTimeout(t), "/"+coordinatorv1.AdminService_ServiceDesc.ServiceName+"/"+method.MethodName,
+			&emptypb.Empty{}, &emptypb.Empty{})
+		if method.MethodName == "ClusterStatus" {
+			wantNone(t, err)
+			continue
+		}
+		refused(method.MethodName, err)
+	}
+	last := uint32(shardCount) // of a cluster that has more shards than this node was started for
+	_, err := n.admin.ReplaceMember(withTimeout(t), &coordinatorv1.ReplaceMemberRequest{NodeId: "n2"})
+	refused("ReplaceMember", err)
+	_, err = n.admin.ReplaceMember(withTimeout(t), &coordinatorv1.ReplaceMemberRequest{NodeId: "n2", Shard: &last})
+	refused("ReplaceMember in a shard", err)
+	_, err = n.admin.TransferLeadership(withTimeout(t), &coordinatorv1.TransferLeadershipRequest{ToNode: "n2"})
+	refused("TransferLeadership", err)
+	_, err = n.admin.TransferLeadership(withTimeout(t), &coordinatorv1.TransferLeadershipRequest{Shard: &last})
+	refused("TransferLeadership of a shard", err)
+	_, err = n.admin.GetShard(withTimeout(t), &coordinatorv1.GetShardRequest{Shard: last, Local: true})
+	refused("GetShard", err)
+}
+
+// nobody knows no node.
+type nobody struct{}
+
+// Newcomer implements [rpc.Membership].
+func (nobody) Newcomer(_ context.Context, nodeID string) (rpc.Newcomer, error) {
+	return rpc.Newcomer{}, rpc.UnknownNode("node_id", nodeID, nil)
+}
+
+// Replace implements [rpc.Membership].
+func (nobody) Replace(context.Context, int, string) (rpc.Newcomer, bool, error) {
+	return rpc.Newcomer{}, false, actor.ErrNoLeader
 }
 
 // noCluster is a node that waits for others.

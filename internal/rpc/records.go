@@ -40,6 +40,9 @@ func (f filter) match(r *admission.Record) bool {
 // shards in turn, each page read where its shard is led; nothing is kept between
 // pages but what the token says.
 func (s *adminService) ListRecords(ctx context.Context, request *coordinatorv1.ListRecordsRequest) (*coordinatorv1.ListRecordsResponse, error) {
+	if err := s.belongs(); err != nil {
+		return nil, err
+	}
 	filter, at, size, err := s.decodeListing(request)
 	if err != nil {
 		return nil, err

@@ -34,6 +34,9 @@ func (s *adminService) ReplaceMember(ctx context.Context, request *coordinatorv1
 	if s.membership == nil {
 		return s.UnimplementedAdminServiceServer.ReplaceMember(ctx, request)
 	}
+	if err := s.belongs(); err != nil {
+		return nil, err
+	}
 	ctx, cancel := s.bound(ctx, 0)
 	defer cancel()
 	if request.Shard != nil {

@@ -36,6 +36,9 @@ const (
 // AdminService is for operators: what the cluster is doing, and the few things that
 // only a person should decide. Errors and metadata headers are as those of
 // CoordinatorService.
+//
+// A node that belongs to no cluster yet knows neither nodes nor shards: there all but
+// ClusterStatus is NO_LEADER, and another node may be asked.
 type AdminServiceClient interface {
 	// ListShards describes every shard, each as its leader sees it. A shard without a
 	// leader is listed as the answering node sees it, with an empty `leader`.
@@ -173,6 +176,9 @@ func (c *adminServiceClient) ReplaceMember(ctx context.Context, in *ReplaceMembe
 // AdminService is for operators: what the cluster is doing, and the few things that
 // only a person should decide. Errors and metadata headers are as those of
 // CoordinatorService.
+//
+// A node that belongs to no cluster yet knows neither nodes nor shards: there all but
+// ClusterStatus is NO_LEADER, and another node may be asked.
 type AdminServiceServer interface {
 	// ListShards describes every shard, each as its leader sees it. A shard without a
 	// leader is listed as the answering node sees it, with an empty `leader`.
