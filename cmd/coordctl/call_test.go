@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -21,10 +22,12 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/protoadapt"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/metakey"
 	"github.com/atmostonce/coordinator/internal/reason"
 )
 
@@ -44,11 +47,25 @@ type stub struct {
 	pages    int
 	problems []string
 	leaders  []string // of the shards
+	node     string   // "": n1
+	cluster  *string  // which it is of, "" for none yet; nil: it is asked by those only who do not care
 }
 
-// ClusterStatus says that the cluster is well unless there are problems.
-func (s *stub) ClusterStatus(context.Context, *coordinatorv1.ClusterStatusRequest) (*coordinatorv1.ClusterStatusResponse, error) {
-	return &coordinatorv1.ClusterStatusResponse{NodeId: "n1", Healthy: len(s.problems) == 0, Problems: s.problems}, nil
+// ClusterStatus says that the cluster is well unless there are problems. Who names another
+// cluster is refused as a node refuses it.
+func (s *stub) ClusterStatus(ctx context.Context, _ *coordinatorv1.ClusterStatusRequest) (*coordinatorv1.ClusterStatusResponse, error) {
+	answer := &coordinatorv1.ClusterStatusResponse{NodeId: cmp.Or(s.node, "n1"), Healthy: len(s.problems) == 0, Problems: s.problems}
+	if s.cluster == nil {
+		return answer, nil
+	}
+	answer.ClusterId = *s.cluster
+	if named := metadata.ValueFromIncomingContext(ctx, metakey.Cluster); len(named) > 0 && (named[0] != *s.cluster || *s.cluster == "") {
+		_ = grpc.SetHeader(ctx, metadata.Pairs(metakey.Cluster, *s.cluster))
+		if named[0] != "" {
+			return nil, reason.Error(reason.NoLeader, "")
+		}
+	}
+	return answer, nil
 }
 
 func (s *stub) Reserve(_ context.Context, request *coordinatorv1.ReserveRequest) (*coordinatorv1.ReserveResponse, error) {

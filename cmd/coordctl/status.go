@@ -31,9 +31,10 @@ func (c *control) status() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "Show whether the cluster is well, as the answering node sees it",
-		Long: `Show whether the cluster is well, as the answering node sees it. The exit code is 0
-if it is, and 11 if it is not: the result then names the problems, among them an endpoint
-at which another cluster answers. No answer at all is 8.`,
+		Long: `Show whether the cluster is well, as the answering node sees it: the first that
+belongs to one. The exit code is 0 if it is, and 11 if it is not: the result then names the
+problems, among them an endpoint at which another cluster answers, or a node that waits for
+its cluster. No answer at all is 8.`,
 		Args: noArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			answer, err := callAdmin(command.Context(), c, c.timeout,
@@ -41,14 +42,22 @@ at which another cluster answers. No answer at all is 8.`,
 			if err != nil {
 				return err
 			}
+			if answer.GetClusterId() == "" {
+				// It waits for its cluster. What it says of that is of use where nobody knows more.
+				if member := c.memberStatus(command.Context()); member != nil {
+					answer = member
+				}
+			}
 			shown := statusJSON{
 				ClusterID: answer.GetClusterId(), NodeID: answer.GetNodeId(), Version: answer.GetVersion(),
 				Shards: answer.GetShards(), ShardsWithLeader: answer.GetShardsWithLeader(),
 				Healthy: answer.GetHealthy(), Problems: append([]string{}, answer.GetProblems()...),
 				Members: showMembers(answer.GetMembers()),
 			}
-			if others := c.otherClusters(command.Context(), shown.ClusterID); len(others) > 0 {
-				shown.Healthy, shown.Problems = false, append(shown.Problems, others...)
+			if shown.ClusterID != "" { // to a node of none every other one is right
+				if others := c.otherClusters(command.Context(), shown.ClusterID); len(others) > 0 {
+					shown.Healthy, shown.Problems = false, append(shown.Problems, others...)
+				}
 			}
 			code := reason.ExitDone
 			if !shown.Healthy {
@@ -59,33 +68,63 @@ at which another cluster answers. No answer at all is 8.`,
 	}
 }
 
-// othersWithin is how long the other endpoints have to say that they are of another cluster,
-// which they do before they ask anybody.
+// memberWithin is how long the endpoints have to tell the status: each asks other nodes for it, and
+// waits a second for one that does not answer.
+const memberWithin = 3 * time.Second
+
+// memberStatus returns the status as the first endpoint sees it whose node belongs to a cluster;
+// nil: none has told it in time.
+func (c *control) memberStatus(ctx context.Context) *coordinatorv1.ClusterStatusResponse {
+	ctx, cancel := context.WithTimeout(ctx, min(c.timeout, memberWithin))
+	defer cancel()
+	answers := make([]*coordinatorv1.ClusterStatusResponse, len(c.endpoints))
+	c.askAll(func(i int, connection *connection) {
+		answers[i], _ = connection.admin.ClusterStatus(ctx, &coordinatorv1.ClusterStatusRequest{})
+	})
+	for _, answer := range answers {
+		if answer.GetClusterId() != "" {
+			return answer
+		}
+	}
+	return nil
+}
+
+// othersWithin is how long the other endpoints have to say that they are not of the cluster, which
+// they do before they ask anybody.
 const othersWithin = time.Second
 
-// otherClusters says which endpoints are of another cluster than the one that has answered.
-// Those that do not answer in time are the cluster's own business.
+// otherClusters says which endpoints are of another cluster than the one that has answered, and
+// which are of none yet. Those that do not answer in time are the cluster's own business.
 func (c *control) otherClusters(ctx context.Context, id string) (problems []string) {
 	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, metakey.Cluster, id), othersWithin)
 	defer cancel()
 	found := make([]string, len(c.endpoints))
+	c.askAll(func(i int, connection *connection) {
+		var header metadata.MD
+		_, err := connection.admin.ClusterStatus(ctx, &coordinatorv1.ClusterStatusRequest{}, grpc.Header(&header))
+		switch other := metakey.Foreign(header, id); {
+		case other != "":
+			found[i] = fmt.Sprintf("At %s another cluster answers, %s: what is done in one is granted in the other once more.",
+				connection.endpoint, other)
+		case err != nil && len(header.Get(metakey.Cluster)) > 0: // it has said so, and named none
+			found[i] = fmt.Sprintf("At %s a node answers that belongs to no cluster yet; `coordctl --endpoints %s status` says what it waits for.",
+				connection.endpoint, connection.endpoint)
+		}
+	})
+	return slices.DeleteFunc(found, func(problem string) bool { return problem == "" })
+}
+
+// askAll asks all endpoints at a time, and returns when each is done.
+func (c *control) askAll(ask func(i int, connection *connection)) {
 	var asking sync.WaitGroup
 	for i := range c.endpoints {
 		connection, err := c.connect(i)
 		if err != nil {
 			continue // as no call would come through
 		}
-		asking.Go(func() {
-			var header metadata.MD
-			_, _ = connection.admin.ClusterStatus(ctx, &coordinatorv1.ClusterStatusRequest{}, grpc.Header(&header))
-			if other := metakey.Foreign(header, id); other != "" {
-				found[i] = fmt.Sprintf("At %s another cluster answers, %s: what is done in one is granted in the other once more.",
-					connection.endpoint, other)
-			}
-		})
+		asking.Go(func() { ask(i, connection) })
 	}
 	asking.Wait()
-	return slices.DeleteFunc(found, func(problem string) bool { return problem == "" })
 }
 
 func statusRows(s statusJSON) [][]string {
