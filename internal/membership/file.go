@@ -73,7 +73,7 @@ func (s *State) member(id raft.ServerID) *peer.Member {
 // check reports what cannot be in a node.json.
 func (s *State) check() error {
 	if s.Format != fileFormat {
-		return fmt.Errorf("is of format %d; this program knows format %d", s.Format, fileFormat)
+		return laterError{fmt.Errorf("is of format %d; this program knows format %d", s.Format, fileFormat)}
 	}
 	wrong := peer.CheckNodeName(s.NodeID)
 	if wrong == nil {
@@ -130,6 +130,10 @@ func encode(state *State) []byte {
 	return s.text()
 }
 
+// laterError says that a newer version of this program may have written a file: it need not be
+// damaged.
+type laterError struct{ error }
+
 // decode says of what is no content of a node.json what it is.
 func decode(content []byte) (State, error) {
 	decoder := json.NewDecoder(bytes.NewReader(content))
@@ -151,7 +155,7 @@ func decode(content []byte) (State, error) {
 	case errors.As(err, &another):
 		return State{}, fmt.Errorf("holds in %q what cannot be there", strings.TrimPrefix(another.Field, "State."))
 	case err != nil:
-		return State{}, fmt.Errorf("holds what this program does not know (%s)", strings.TrimPrefix(err.Error(), "json: "))
+		return State{}, laterError{fmt.Errorf("holds what this program does not know (%s)", strings.TrimPrefix(err.Error(), "json: "))}
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return State{}, errors.New("does not end where it should")
@@ -209,7 +213,11 @@ func Open(dir, nodeID string, shards, shardsDefault int) (*File, error) {
 		return nil, err
 	}
 	if f.state, err = decode(content); err != nil {
-		return nil, fmt.Errorf("%s is damaged, or of another program: it %w", f.path, err)
+		damage := fmt.Errorf("%s is damaged, or of another program: it %w", f.path, err)
+		if later := (laterError{}); errors.As(err, &later) {
+			return nil, damage
+		}
+		return nil, disk.Advise(damage)
 	}
 	if f.state.Superseded != "" {
 		return nil, fmt.Errorf("data directory %s lacks what another process acknowledged that ran under the same identity (%s), and is not used again. "+
@@ -264,9 +272,7 @@ func checkEmpty(dir string) error {
 		name := entry.Name()
 		switch {
 		case name == ShardsDirName:
-			return fmt.Errorf("data directory %s holds shards, but %s is missing: put the whole directory back, or replace the node "+
-				"(an empty directory, and `coordctl members replace`)",
-				dir, filepath.Join(dir, FileName))
+			return fmt.Errorf("data directory %s holds shards, but %s is missing: "+disk.Advice, dir, filepath.Join(dir, FileName))
 		case name == FileName+temporary, name == LockName, name == "lost+found", strings.HasPrefix(name, "."):
 			// Left by a crash before anything was decided, or not ours to mind.
 		default:

@@ -180,7 +180,7 @@ func TestFileOfSomethingElse(t *testing.T) {
 			if err := os.MkdirAll(filepath.Join(dir, "shards", "0000"), 0o700); err != nil {
 				t.Fatal(err)
 			}
-		}, "is missing: put the whole directory back, or replace the node"},
+		}, "is missing: " + disk.Advice},
 		"foreign file":      {write("PG_VERSION", "18"), "holds %/PG_VERSION and no node.json"},
 		"empty node.json":   {write(FileName, ""), "%/node.json is damaged, or of another program: it is empty"},
 		"garbage":           {write(FileName, "\x00\x01\x02"), "it is no JSON from byte 1 on"},

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/atmostonce/coordinator/internal/disk"
 )
 
 func TestTimingValidate(t *testing.T) {
@@ -95,6 +97,58 @@ func TestOpenRefuses(t *testing.T) {
 		if cfg.Layer != nil && !closed {
 			t.Errorf("%s: the layer was left open", want)
 		}
+	}
+}
+
+// Whatever is found to be damaged or lost when a replica starts is told with what to do, once: but
+// for what may be of a newer version, and what no file is at fault for.
+func TestDamageComesWithAdvice(t *testing.T) {
+	n := newNetwork()
+	good := func(t *testing.T) GroupConfig {
+		cfg := GroupConfig{
+			Dir: filepath.Join(t.TempDir(), "shard"), Identification: testIdentification, Create: true,
+			Self: "a", Layer: n.layer("a"), Fatal: func(err error) { t.Errorf("fatal: %v", err) }, Store: storeConfig(""),
+			Bootstrap: Voters(raft.Server{ID: "a", Address: "a"}),
+		}
+		g, err := Open(cfg)
+		must(t, err)
+		must(t, g.Close(t.Context()))
+		cfg.Create, cfg.Bootstrap, cfg.Layer = false, nil, n.layer("a")
+		return cfg
+	}
+	for name, test := range map[string]struct {
+		advised bool
+		damage  func(*testing.T, *GroupConfig)
+	}{
+		"no directory":      {true, func(t *testing.T, c *GroupConfig) { must(t, os.RemoveAll(c.Dir)) }},
+		"no log":            {true, func(t *testing.T, c *GroupConfig) { must(t, os.RemoveAll(filepath.Join(c.Dir, logName))) }},
+		"no state":          {true, func(t *testing.T, c *GroupConfig) { must(t, os.Remove(filepath.Join(c.Dir, stateName))) }},
+		"no index":          {true, func(t *testing.T, c *GroupConfig) { must(t, os.Remove(filepath.Join(c.Dir, logName, "wal-meta.db"))) }},
+		"no end":            {true, func(t *testing.T, c *GroupConfig) { must(t, os.Remove(filepath.Join(c.Dir, logName, "end"))) }},
+		"a state of text":   {true, func(t *testing.T, c *GroupConfig) { write(t, filepath.Join(c.Dir, stateName), "text") }},
+		"an index of text":  {true, func(t *testing.T, c *GroupConfig) { write(t, filepath.Join(c.Dir, logName, "wal-meta.db"), "text") }},
+		"an end of text":    {true, func(t *testing.T, c *GroupConfig) { write(t, filepath.Join(c.Dir, logName, "end"), "text") }},
+		"another shard's":   {true, func(_ *testing.T, c *GroupConfig) { c.Shards++ }},
+		"a file in the way": {false, func(t *testing.T, c *GroupConfig) { write(t, filepath.Join(c.Dir, logName, "x.wal"), "text") }},
+		"no right to a file": {false, func(_ *testing.T, c *GroupConfig) {
+			c.Store.OpenFile = func(string, int, os.FileMode) (*os.File, error) { return nil, os.ErrPermission }
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := good(t)
+			test.damage(t, &cfg)
+			_, err := Open(cfg)
+			if err == nil {
+				t.Fatal("it was opened")
+			}
+			said := 0
+			if test.advised {
+				said = 1
+			}
+			if strings.Count(err.Error(), disk.Advice) != said || !strings.Contains(err.Error(), cfg.Dir) && test.advised {
+				t.Errorf("%v", err)
+			}
+		})
 	}
 }
 

@@ -45,7 +45,7 @@ func Open(cfg GroupConfig) (*Group, error) {
 	}
 	var once sync.Once
 	fatal := cfg.Fatal
-	cfg.Fatal = func(err error) { once.Do(func() { fatal(fmt.Errorf("%s: %w", cfg.Dir, err)) }) }
+	cfg.Fatal = func(err error) { once.Do(func() { fatal(advise(fmt.Errorf("%s: %w", cfg.Dir, err))) }) }
 
 	g := &Group{
 		cfg:        cfg,
@@ -59,7 +59,7 @@ func Open(cfg GroupConfig) (*Group, error) {
 	}
 	g.watchdog = newWatchdog(cfg.Dir, cfg.Fatal)
 	if err := g.open(); err != nil {
-		return nil, errors.Join(err, g.abandon())
+		return nil, errors.Join(adviseAtStart(err), g.abandon())
 	}
 	g.workers.Go(g.announce)
 	g.workers.Go(g.kicks)
@@ -138,8 +138,7 @@ func (g *Group) openDirectories() error {
 		}
 		switch info, err := os.Stat(dir); {
 		case errors.Is(err, fs.ErrNotExist):
-			return fmt.Errorf("%s is missing, and with it what this node had promised: replace the node (an empty directory, and `coordctl members replace`), "+
-				"or put back a copy of the whole directory if it is a cluster by itself", dir)
+			return fmt.Errorf("%s is missing, and with it what this node had promised: "+disk.Advice, dir)
 		case err != nil:
 			return err
 		case !info.IsDir():

@@ -2,8 +2,10 @@ package raftlog
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/hashicorp/raft"
@@ -85,11 +87,45 @@ func TestTheIndexIsCutUnderAnOpenLog(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range 2 { // what has broken off once is not waited for
-				if err := call(l); err == nil {
+				switch err := call(l); {
+				case err == nil:
 					t.Error("it was not noticed")
+				case strings.Contains(err.Error(), "runtime error"):
+					t.Errorf("not in our own words: %v", err)
 				}
 			}
 			_ = l.Close()
 		})
+	}
+}
+
+// What ends like a segment and is none is named, and left where it is; so is a segment that is
+// damaged.
+func TestAStrayFileAmongTheSegments(t *testing.T) {
+	there := testOptions()
+	there.Create = false
+	for _, name := range []string{"x.wal", ".wal", "1-1.wal", "00000000000000000001-0000000000000000 (copy).wal"} {
+		dir := t.TempDir()
+		l := openTestLog(t, dir)
+		fillLog(t, l, 10)
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(dir, there); err == nil || !strings.Contains(err.Error(), path+" is none of its files") || Damaged(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := os.Remove(path); err != nil {
+			t.Fatalf("it was removed: %v", err)
+		}
+		if err := os.Truncate(segmentsOf(t, dir)[0], 0); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(dir, there); err == nil || !strings.Contains(err.Error(), filepath.Base(segmentsOf(t, dir)[0])) && !errors.Is(err, ErrDiverged) {
+			t.Errorf("a segment that is cut: %v", err)
+		}
 	}
 }

@@ -25,6 +25,9 @@ const endName = "end"
 // end, never a higher one. Only where the log is cut is it lowered first, and synced.
 type endFile struct{ file *os.File }
 
+// errLength says that the file was cut, or is another one.
+var errLength = errors.New("it is not as long as it was")
+
 const (
 	endVersion = 1
 	endBytes   = 1 + 2*8 + crc32.Size
@@ -41,8 +44,7 @@ func openEnd(dir string, create bool) (*endFile, chainEnd, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, chainEnd{}, fmt.Errorf("log: %s is missing, which says where the log ends: an older version of this program, which kept no such file, "+
 			"wrote the directory, or the directory has lost it. In the first case start that version again, or begin anew with an empty directory. "+
-			"In the second nobody can say what else is lost: replace the node (an empty directory, and `coordctl members replace`), "+
-			"or put back a copy of the whole directory if it is a cluster by itself", path)
+			"In the second nobody can say what else is lost: "+disk.Advice, path)
 	case err != nil:
 		return nil, chainEnd{}, fmt.Errorf("log: %w", err)
 	}
@@ -77,7 +79,7 @@ func readEnd(file *os.File) (chainEnd, error) {
 		return chainEnd{}, err
 	}
 	if info.Size() != endBytes {
-		return chainEnd{}, fmt.Errorf("it has %d bytes, not %d", info.Size(), endBytes)
+		return chainEnd{}, fmt.Errorf("%w: it has %d bytes, not %d", errLength, info.Size(), endBytes)
 	}
 	var b [endBytes]byte
 	if _, err := file.ReadAt(b[:], 0); err != nil {

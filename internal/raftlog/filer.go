@@ -3,6 +3,7 @@ package raftlog
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/hashicorp/raft-wal/segment"
@@ -50,7 +51,7 @@ func (f *segmentFiler) appendTo(
 ) (types.SegmentWriter, error) {
 	writer, err := open(info)
 	if err != nil {
-		return nil, err
+		return nil, named(info, err)
 	}
 	f.tail = &tailSegment{filer: f, info: info, writer: writer, reader: writer}
 	return f.tail, nil
@@ -59,11 +60,12 @@ func (f *segmentFiler) appendTo(
 // Open implements [types.SegmentFiler].
 func (f *segmentFiler) Open(info types.SegmentInfo) (types.SegmentReader, error) {
 	if info.IndexStart != 0 {
-		return f.Filer.Open(info)
+		sealed, err := f.Filer.Open(info)
+		return sealed, named(info, err)
 	}
 	cut, err := f.Filer.RecoverTail(info)
 	if err != nil {
-		return nil, err
+		return nil, named(info, err)
 	}
 	if last := cut.LastIndex(); last < info.MaxIndex {
 		return nil, errors.Join(
@@ -71,6 +73,14 @@ func (f *segmentFiler) Open(info types.SegmentInfo) (types.SegmentReader, error)
 			cut.Close())
 	}
 	return cut, nil
+}
+
+// named names the segment that an error is about, which not all of the WAL's own do.
+func named(info types.SegmentInfo, err error) error {
+	if err == nil || strings.Contains(err.Error(), segment.FileName(info)) {
+		return err
+	}
+	return fmt.Errorf("%s: %w", segment.FileName(info), err)
 }
 
 // tailSegment is the segment that is appended to, and goes on being read when it is not any

@@ -3,11 +3,14 @@ package raftlog
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"runtime/debug"
 	"sync"
 
 	"github.com/hashicorp/raft-wal/metadb"
 	"github.com/hashicorp/raft-wal/types"
+
+	"github.com/atmostonce/coordinator/internal/disk"
 )
 
 // walIndex is the WAL's own index. It remembers a write that has failed, which the WAL only
@@ -31,6 +34,10 @@ func guard(what string, call func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if recovered := recover(); recovered != nil {
+			if fault, is := recovered.(runtime.Error); is { // or an index that a page made up
+				err = fmt.Errorf("%s is damaged: %w", what, disk.Unreadable{Cause: errors.Join(errNonsense, fault)})
+				return
+			}
 			err = fmt.Errorf("%s is damaged: %w (%v)", what, errNonsense, recovered)
 		}
 	}()

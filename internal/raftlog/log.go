@@ -54,6 +54,9 @@ func open(dir string, options Options) (*Log, error) {
 	if err := checkIndex(dir, !options.Create); err != nil {
 		return nil, err
 	}
+	if err := checkNames(dir); err != nil {
+		return nil, err
+	}
 	files := newSegmentFiles(options.Rotated, options.Logger)
 	meta := &walIndex{}
 	if err := settleTail(dir, meta); err != nil {
@@ -82,14 +85,32 @@ func open(dir string, options Options) (*Log, error) {
 func checkIndex(dir string, there bool) error {
 	path := filepath.Join(dir, metadb.FileName)
 	file, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) && !there {
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !there:
 		return nil
-	}
-	if err != nil {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("log: %s %w", path, store.ErrNotExist)
+	case err != nil:
 		return fmt.Errorf("log: %w", err)
 	}
 	if err := errors.Join(store.CheckPages(file), file.Close()); err != nil {
 		return fmt.Errorf("log: %s %w", path, err)
+	}
+	return nil
+}
+
+// checkNames refuses what ends like a segment and has no segment's name. The WAL would say that it
+// is corrupt, and of which file nothing; there is nothing to lose in one that is none of its own.
+func checkNames(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("log: %w", err)
+	}
+	for _, entry := range entries {
+		if name := entry.Name(); IsSegment(name) && !namesSegment(name) {
+			return fmt.Errorf("log: %s is none of its files, which the log cannot tell from one that was renamed: "+
+				"move it out of the data directory if it does not belong there", filepath.Join(dir, name))
+		}
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/hashicorp/raft-wal/segment"
 	"github.com/hashicorp/raft-wal/types"
 
 	"github.com/atmostonce/coordinator/internal/disk"
@@ -40,6 +41,13 @@ func newSegmentFiles(rotated func(), logger *slog.Logger) *segmentFiles {
 // IsSegment reports whether a file of the log's directory is a segment, by its name. All
 // others stay in their places as long as the log is open.
 func IsSegment(name string) bool { return strings.HasSuffix(name, ".wal") }
+
+// namesSegment reports whether it is the very name of a segment.
+func namesSegment(name string) bool {
+	var info types.SegmentInfo
+	_, err := fmt.Sscanf(name, "%d-%x.wal", &info.BaseIndex, &info.ID)
+	return err == nil && name == segment.FileName(info)
+}
 
 // total returns the bytes that the segments take.
 func (s *segmentFiles) total() int64 {

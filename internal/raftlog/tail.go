@@ -12,6 +12,8 @@ import (
 
 	"github.com/hashicorp/raft-wal/segment"
 	"github.com/hashicorp/raft-wal/types"
+
+	"github.com/atmostonce/coordinator/internal/disk"
 )
 
 // A crash leaves the last segment of a log in one of two states that the WAL opens and
@@ -125,8 +127,8 @@ func checkOrder(segments []types.SegmentInfo) error {
 	for i, info := range segments[:len(segments)-1] {
 		if info.SealTime.IsZero() {
 			return fmt.Errorf("its index has %s, which is not sealed, before %s: an older version of this program could leave it so "+
-				"where the log's end was cut off just as a segment had become full, and what the log held is not known any more. "+
-				"Replace the node (an empty directory, and `coordctl members replace`)", segment.FileName(info), segment.FileName(segments[i+1]))
+				"where the log's end was cut off just as a segment had become full, and what the log held is not known any more: "+
+				disk.Advice, segment.FileName(info), segment.FileName(segments[i+1]))
 		}
 	}
 	return nil

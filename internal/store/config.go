@@ -21,10 +21,13 @@ var (
 	// ErrLocked says that another process has the state file open.
 	ErrLocked = errors.New("is in use by another process")
 	// ErrNotExist says that there is no state file and none was to be created.
-	ErrNotExist = fmt.Errorf("is missing: %w", os.ErrNotExist)
+	ErrNotExist error = missing{}
 	// ErrForeign says that the file is not a state file, or of a version that is
 	// not known here.
 	ErrForeign = errors.New("is not a state file of a known version")
+	// ErrVersion says that the file is of a version that is not known here. It wraps
+	// [ErrForeign].
+	ErrVersion = fmt.Errorf("%w", ErrForeign)
 	// ErrCorrupt says that the file is a state file and damaged.
 	ErrCorrupt = errors.New("is damaged")
 	// ErrIdentification says that the file belongs to another cluster or shard.
@@ -32,6 +35,12 @@ var (
 	// ErrReadOnly says that a transaction of [Store.View] was asked to write.
 	ErrReadOnly = errors.New("the transaction is for reading only")
 )
+
+// missing is an [os.ErrNotExist] in fewer words.
+type missing struct{}
+
+func (missing) Error() string { return "is missing" }
+func (missing) Unwrap() error { return os.ErrNotExist }
 
 // Identification says whose state a file holds. It is written when the file is
 // created and never changes.

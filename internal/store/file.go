@@ -16,6 +16,8 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+
+	"github.com/atmostonce/coordinator/internal/disk"
 )
 
 var (
@@ -76,7 +78,7 @@ func (f *file) guard(do func() error) (err error) {
 		case brokenOff:
 			err = p.cause
 		case runtime.Error: // a fault, or an index that a page made up
-			err = fault("a page of it cannot be read (%w)", p)
+			err = fault("%w", disk.Unreadable{Cause: p})
 		default:
 			err = fault("%v", p)
 		}
@@ -267,7 +269,7 @@ func readHead(tx *bolt.Tx, want Identification) (head, error) {
 	case len(format) != 1:
 		return head{}, fmt.Errorf("%w: its format is %d bytes long", ErrForeign, len(format))
 	case format[0] != formatVersion:
-		return head{}, fmt.Errorf("%w: its format is %d, known is %d", ErrForeign, format[0], formatVersion)
+		return head{}, fmt.Errorf("%w: its format is %d, known is %d", ErrVersion, format[0], formatVersion)
 	}
 	id, err := decodeIdentification(meta.Get(identificationKey))
 	if err != nil {

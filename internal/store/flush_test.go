@@ -290,8 +290,11 @@ func TestDamageUnderARunningStoreFailsIt(t *testing.T) {
 					t.Fatal(err)
 				}
 				damage(t, cfg.Path)
-				if err := reach(s); !errors.Is(err, ErrFailed) || !errors.Is(err, ErrCorrupt) {
+				switch err := reach(s); {
+				case !errors.Is(err, ErrFailed) || !errors.Is(err, ErrCorrupt):
 					t.Errorf("error %v, want %v and %v", err, ErrFailed, ErrCorrupt)
+				case !strings.Contains(err.Error(), cfg.Path) || strings.Contains(err.Error(), "runtime error"):
+					t.Errorf("not in our own words: %v", err)
 				}
 				if err := s.View(func(*Tx) error { return nil }); !errors.Is(err, ErrFailed) {
 					t.Errorf("it goes on: %v", err)

@@ -60,7 +60,7 @@ func decodeHead(value []byte) (head, error) {
 		return head{}, err
 	}
 	if v := d.byte(); v != headVersion {
-		return head{}, fmt.Errorf("%w: head of version %d", ErrForeign, v)
+		return head{}, fmt.Errorf("%w: head of version %d", ErrVersion, v)
 	}
 	var h head
 	h.applied = Position{Index: d.uvarint(), Term: d.uvarint()}
@@ -92,7 +92,7 @@ func decodeIdentification(value []byte) (Identification, error) {
 		return Identification{}, err
 	}
 	if v := d.byte(); v != headVersion {
-		return Identification{}, fmt.Errorf("%w: identification of version %d", ErrForeign, v)
+		return Identification{}, fmt.Errorf("%w: identification of version %d", ErrVersion, v)
 	}
 	id := Identification{ClusterID: string(d.text())}
 	id.Shard = int(d.bounded(ShardsMax))

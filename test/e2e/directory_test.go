@@ -15,6 +15,7 @@ import (
 	"time"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/disk"
 	"github.com/atmostonce/coordinator/test/history"
 	"github.com/atmostonce/coordinator/test/process"
 )
@@ -142,6 +143,10 @@ func TestDamaged(t *testing.T) {
 				if result.Code == 0 || !strings.Contains(last, filepath.Join(n.Dir, names)) {
 					t.Errorf("it does not end naming %s", names)
 				}
+				// What is of a later version is not to be given up.
+				if later := strings.Contains(damage.name, "later format"); strings.Contains(last, disk.Advice) == later {
+					t.Error("it does not say what to do, or says it where nothing is lost")
+				}
 			}
 			if !made {
 				switch after, err := os.ReadFile(path); {
@@ -209,7 +214,8 @@ func TestDamageUnderARunningNode(t *testing.T) {
 			calls.Wait()
 			must(t, err)
 			output := n.Output()
-			if code != 1 || strings.Contains(output, "goroutine ") || !strings.Contains(output, "state file "+path+": ") {
+			if code != 1 || strings.Contains(output, "goroutine ") || strings.Contains(output, "runtime error") ||
+				!strings.Contains(output, disk.Advice) || !strings.Contains(output, "state file "+path+": ") {
 				t.Errorf("exit code %d: %s", code, output)
 			}
 		})
