@@ -26,6 +26,9 @@ underscores, such as ` + (setting{name: "data-dir"}).environment() + `, and a ke
 flag counts before the environment, and that before the file. An unknown variable
 that begins so is an error.
 
+SIGTERM, SIGINT and SIGHUP stop a node gracefully, SIGHUP unless it is ignored
+from the start (nohup); a second one ends it at once.
+
 Exit codes: 0 stopped by a signal · 1 could not start or go on · 2 wrong setting
 `)
 	_, _ = io.WriteString(w, b.String())

@@ -27,19 +27,22 @@ const (
 	exitUsage  = 2 // a flag or a setting is wrong
 )
 
-func main() { os.Exit(run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr)) }
+func main() {
+	received := stopSignals() // first of all: until then they end the process as if it had failed
+	os.Exit(run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr, received))
+}
 
 // run is main without the process around it.
-func run(arguments []string, environment []string, stdout, stderr io.Writer) int {
+func run(arguments []string, environment []string, stdout, stderr io.Writer, received chan os.Signal) int {
 	code := 0
 	out := &lastWord{to: stderr}
-	command := newCommand(environment, func(o *options) error {
+	command := newCommand(environment, received, func(o *options) error {
 		var err error
-		code, err = serve(o, out)
+		code, err = serve(o, out, received)
 		return err
 	})
 	command.SetArgs(arguments)
-	command.SetOut(stdout)
+	command.SetOut(lastOutput{stdout, received})
 	command.SetErr(stderr)
 	if err := command.Execute(); err != nil {
 		out.say("coordinator: " + oneline.Of(err.Error()))
@@ -50,8 +53,9 @@ func run(arguments []string, environment []string, stdout, stderr io.Writer) int
 	return code
 }
 
-// newCommand returns the command line. Every flag comes from the table.
-func newCommand(environment []string, serve func(*options) error) *cobra.Command {
+// newCommand returns the command line. Every flag comes from the table. A signal that comes before
+// serve is called ends it without an error: nothing has been started.
+func newCommand(environment []string, received <-chan os.Signal, serve func(*options) error) *cobra.Command {
 	flags := make(map[string]*raw)
 	command := &cobra.Command{
 		Use:   "coordinator [flags]",
@@ -66,7 +70,20 @@ order; the first listed one begins the cluster.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(*cobra.Command, []string) error {
-			o, err := resolve(flags, environment)
+			var (
+				o    *options
+				err  error
+				read = make(chan struct{})
+			)
+			go func() {
+				defer close(read)
+				o, err = resolve(flags, environment)
+			}()
+			select {
+			case <-read:
+			case <-received: // the file of settings may be a pipe, or on a disk that hangs
+				return nil
+			}
 			if err != nil {
 				return err
 			}
@@ -99,7 +116,7 @@ func flagError(_ *cobra.Command, err error) error {
 }
 
 // serve runs a node until a signal ends it or it cannot go on.
-func serve(o *options, out *lastWord) (code int, err error) {
+func serve(o *options, out *lastWord, received <-chan os.Signal) (code int, err error) {
 	if os.Getenv("GOGC") == "" {
 		pacing, stop := context.WithCancel(context.Background())
 		defer stop()
@@ -113,9 +130,12 @@ func serve(o *options, out *lastWord) (code int, err error) {
 	}
 	o.node.Logger = logger
 	o.node.Version = version.Of()
-	received := make(chan os.Signal, 2)
-	signal.Notify(received, syscall.SIGTERM, syscall.SIGINT)
-	defer signal.Stop(received)
+	select {
+	case which := <-received:
+		logger.Info("received a signal before the start", "signal", stopsignal.Name(which))
+		return 0, nil
+	default:
+	}
 	// Whoever reads the log may go away: a node goes on without it. Nor does it wait for one
 	// that stands still, see lastWord.
 	signal.Ignore(syscall.SIGPIPE)

@@ -10,6 +10,9 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -126,6 +129,66 @@ func TestSignalsDuringTheStart(t *testing.T) {
 	}
 }
 
+// A signal that comes before there is a node is a stop in which nothing is wrong, while the
+// settings are read, too.
+func TestASignalBeforeTheStart(t *testing.T) {
+	hearHangups(t)
+	for _, which := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
+		settings := filepath.Join(t.TempDir(), "settings.yaml")
+		if err := syscall.Mkfifo(settings, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		command := exec.Command("coordinator", "--config", settings)
+		var stderr bytes.Buffer
+		command.Stderr = &stderr
+		if err := command.Start(); err != nil {
+			t.Fatal(err)
+		}
+		writer, err := os.OpenFile(settings, os.O_WRONLY, 0) // waits until it is read
+		if err == nil {
+			err = command.Process.Signal(which)
+		}
+		if err != nil {
+			_ = command.Process.Kill()
+			t.Error(err)
+		}
+		if err := command.Wait(); err != nil || stderr.Len() > 0 {
+			t.Errorf("%v: %v, %s", which, err, &stderr)
+		}
+		_ = writer.Close()
+	}
+	signals := make(chan os.Signal, 2)
+	signals <- syscall.SIGTERM
+	o := defaults()
+	o.node.DataDir = filepath.Join(t.TempDir(), "d")
+	if code, err := serve(o, &lastWord{to: io.Discard}, signals); code != 0 || err != nil {
+		t.Errorf("after the settings were read: %d, %v", code, err)
+	}
+	if _, err := os.Stat(o.node.DataDir); !os.IsNotExist(err) {
+		t.Errorf("it was started: %v", err)
+	}
+}
+
+// Who takes no help does not keep the process from being ended by a signal.
+func TestSignalsAreGivenBackBeforeTheLastOutput(t *testing.T) {
+	taken, others := make(chan os.Signal, 4), make(chan os.Signal, 4)
+	signal.Notify(taken, syscall.SIGUSR1)
+	signal.Notify(others, syscall.SIGUSR1) // otherwise it would end this test
+	defer signal.Stop(others)
+	if code := run([]string{"--help"}, nil, io.Discard, io.Discard, taken); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	for range 2 { // the first has been told to all by the time that the second comes
+		if err := syscall.Kill(os.Getpid(), syscall.SIGUSR1); err != nil {
+			t.Fatal(err)
+		}
+		<-others
+	}
+	if len(taken) > 0 {
+		t.Error("they were still taken")
+	}
+}
+
 // Durations in logs have units.
 func TestDurationsAreLoggedForPeople(t *testing.T) {
 	var out bytes.Buffer
@@ -144,7 +207,7 @@ func TestDurationsAreLoggedForPeople(t *testing.T) {
 
 func TestErrorsAreOneLineThatATerminalShows(t *testing.T) {
 	var stderr bytes.Buffer
-	if code := run([]string{"--\x1b[31mred\u202e\r"}, nil, io.Discard, &stderr); code != exitUsage {
+	if code := run([]string{"--\x1b[31mred\u202e\r"}, nil, io.Discard, &stderr, nil); code != exitUsage {
 		t.Errorf("exit code %d", code)
 	}
 	if got, want := stderr.String(), `coordinator: unknown flag: --\x1b[31mred\u202e`+"\n"; got != want {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -30,6 +31,7 @@ func TestMain(m *testing.M) {
 //	ready ADDRESS                   waits until /readyz there says ok
 //	notready ADDRESS                waits until /readyz there says anything else, into stdout
 //	term DIRECTORY                  sends SIGTERM to the process that uses it
+//	hangup DIRECTORY                sends SIGHUP to it
 //	pause DIRECTORY                 stops that process where it is, until resume
 //	resume DIRECTORY                lets it go on
 //	overwrite FILE TEXT             replaces a file's first bytes
@@ -39,6 +41,7 @@ func TestMain(m *testing.M) {
 //	hold ADDRESS KEY                reserves a key for 100 ms, to be in doubt after that
 //	resolve ADDRESS KEY             settles it: nothing happened
 func TestScripts(t *testing.T) {
+	hearHangups(t)
 	testscript.Run(t, testscript.Params{
 		Dir:      "testdata/script",
 		Deadline: time.Now().Add(2 * time.Minute),
@@ -49,6 +52,7 @@ func TestScripts(t *testing.T) {
 			"notready":  notReady,
 			"overwrite": overwrite,
 			"term":      signaling(syscall.SIGTERM),
+			"hangup":    signaling(syscall.SIGHUP),
 			"pause":     signaling(syscall.SIGSTOP),
 			"resume":    signaling(syscall.SIGCONT),
 			"killed":    signaling(syscall.SIGKILL),
@@ -58,6 +62,14 @@ func TestScripts(t *testing.T) {
 			"resolve":   called(settle),
 		},
 	})
+}
+
+// hearHangups has what a test starts hear SIGHUP, also where the tests are run by nohup: what is
+// caught here is not ignored there.
+func hearHangups(t *testing.T) {
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, syscall.SIGHUP)
+	t.Cleanup(func() { signal.Stop(caught) })
 }
 
 func exits(ts *testscript.TestScript, neg bool, args []string) {
