@@ -168,12 +168,17 @@ func TestAWaiterThatGoesAwayIsForgotten(t *testing.T) {
 	})
 }
 
+func saysMost(err error, most int) bool {
+	full := (*FullError)(nil)
+	return errors.As(err, &full) && full.Most == most
+}
+
 func TestFullIsANamedRefusal(t *testing.T) {
 	t.Run("waiters of a key", func(t *testing.T) {
 		inBubble(t, func(c *Config) { c.WaitersPerKeyMax = 2 }, func(t *testing.T, s *testShard) {
 			token := s.grant("k", time.Minute)
 			waiters := []*waiter{s.wait(t.Context(), "k", time.Minute), s.wait(t.Context(), "k", time.Minute)}
-			if w := s.wait(t.Context(), "k", time.Minute); !w.isDone() || !errors.Is(w.err, ErrKeyWaitersFull) {
+			if w := s.wait(t.Context(), "k", time.Minute); !w.isDone() || !errors.Is(w.err, ErrKeyWaitersFull) || !saysMost(w.err, 2) {
 				t.Errorf("one over the limit got %v", w.err)
 			}
 			s.mustSubmit(commit("k", token, "x"))
@@ -187,7 +192,7 @@ func TestFullIsANamedRefusal(t *testing.T) {
 			s.grant("k", time.Minute)
 			s.grant("l", time.Minute)
 			w := s.wait(t.Context(), "k", time.Second)
-			if w := s.wait(t.Context(), "l", time.Minute); !w.isDone() || !errors.Is(w.err, ErrWaitersFull) {
+			if w := s.wait(t.Context(), "l", time.Minute); !w.isDone() || !errors.Is(w.err, ErrWaitersFull) || !saysMost(w.err, 1) {
 				t.Errorf("one over the limit got %v", w.err)
 			}
 			<-w.done

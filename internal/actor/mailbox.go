@@ -23,8 +23,7 @@ type mailbox struct {
 	bytes    int64
 	deserted bool // some caller has gone
 
-	callsMax int
-	bytesMax int64 // a single call may be larger
+	forReserves, forOthers FullError // what is full, with how much may be in the mailbox; a single call may be larger
 }
 
 // keptShare is the part of the mailbox that is kept for calls that are no Reserve: one in
@@ -33,24 +32,25 @@ const keptShare = 8
 
 func newMailbox(callsMax int, bytesMax int64) *mailbox {
 	return &mailbox{
-		signal: make(chan struct{}, 1), refuse: ErrNoLeader, callsMax: callsMax, bytesMax: bytesMax,
+		signal: make(chan struct{}, 1), refuse: ErrNoLeader,
+		forReserves: FullError{ErrMailboxFull, max(1, (keptShare-1)*callsMax/keptShare), bytesMax - bytesMax/keptShare},
+		forOthers:   FullError{ErrMailboxFull, callsMax, bytesMax},
 	}
 }
 
 // put adds a call, or returns why not.
 func (m *mailbox) put(c *call) error {
-	callsMax, bytesMax := m.callsMax, m.bytesMax
+	full := &m.forOthers
 	if c.reserves() {
-		callsMax = max(1, (keptShare-1)*callsMax/keptShare)
-		bytesMax -= bytesMax / keptShare
+		full = &m.forReserves
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch n := len(m.calls); {
 	case m.refuse != nil:
 		return m.refuse
-	case n >= callsMax, n > 0 && m.bytes+c.bytes > bytesMax:
-		return ErrMailboxFull
+	case n >= full.Most, n > 0 && m.bytes+c.bytes > full.Bytes:
+		return full
 	}
 	m.calls = append(m.calls, c)
 	m.bytes += c.bytes

@@ -33,6 +33,23 @@ var (
 	ErrNoRoom         = fmt.Errorf("%w: the caller has no room for the answer", ErrOverloaded)
 )
 
+// FullError is one of these with what is as much as may be.
+type FullError struct {
+	What  error // one of those above
+	Most  int   // calls
+	Bytes int64 // of them; 0: they are not counted
+}
+
+func (e *FullError) Error() string {
+	if e.Bytes > 0 {
+		return fmt.Sprintf("%v (%d, or %d bytes)", e.What, e.Most, e.Bytes)
+	}
+	return fmt.Sprintf("%v (%d)", e.What, e.Most)
+}
+
+// Unwrap returns what is full.
+func (e *FullError) Unwrap() error { return e.What }
+
 // Request is one call as the shard sees it. It is one of three: a Command, a look
 // at the record of an identity (Get), or, with neither, a question whether this
 // replica leads the shard at this moment.

@@ -25,10 +25,10 @@ func (a *Actor) park(c *call, pending admission.Answer, now time.Time) {
 	if c.ticket == 0 {
 		switch {
 		case len(queue) >= a.cfg.WaitersPerKeyMax:
-			c.fail(ErrKeyWaitersFull)
+			c.fail(&FullError{What: ErrKeyWaitersFull, Most: a.cfg.WaitersPerKeyMax})
 			return
 		case len(a.parked.sleep) >= a.cfg.WaitersMax:
-			c.fail(ErrWaitersFull)
+			c.fail(&FullError{What: ErrWaitersFull, Most: a.cfg.WaitersMax})
 			return
 		}
 		a.parked.tickets++

@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/atmostonce/coordinator/internal/actor"
 	"github.com/atmostonce/coordinator/internal/admission"
@@ -53,15 +54,22 @@ func namedFault(err error) error {
 	return nil
 }
 
-// full says what is full.
+// full says what is full, and how much it takes where the error says so.
 func full(err error) string {
+	most := ""
+	if known := (*actor.FullError)(nil); errors.As(err, &known) {
+		most = fmt.Sprintf(": %d", known.Most)
+		if known.Bytes > 0 {
+			most = fmt.Sprintf(": %d, or %d bytes of them", known.Most, known.Bytes)
+		}
+	}
 	switch {
 	case errors.Is(err, actor.ErrMailboxFull):
-		return "as many calls wait to be decided by the shard as may"
+		return "as many calls wait to be decided by the shard as may" + most
 	case errors.Is(err, actor.ErrKeyWaitersFull):
-		return "as many calls wait for this key to be settled as may"
+		return "as many calls wait for this key to be settled as may" + most
 	case errors.Is(err, actor.ErrWaitersFull):
-		return "as many calls wait in the shard for a key to be settled as may"
+		return "as many calls wait in the shard for a key to be settled as may" + most
 	case errors.Is(err, actor.ErrStoreBehind), errors.Is(err, actor.ErrLogBehind):
 		return "the shard has more to write than its disk takes"
 	case errors.Is(err, actor.ErrNoRoom):

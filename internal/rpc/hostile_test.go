@@ -417,6 +417,32 @@ func TestFaultsOfAReplica(t *testing.T) {
 	}
 }
 
+// What is full is told with how much it takes, and a response that nobody stores with how much
+// somebody would.
+func TestLimitsAreNamed(t *testing.T) {
+	n := start(t, "n1", nil)
+	for _, test := range []struct {
+		fault actor.FullError
+		want  string
+	}{
+		{actor.FullError{What: actor.ErrKeyWaitersFull, Most: 256}, "as many calls wait for this key to be settled as may: 256"},
+		{actor.FullError{What: actor.ErrWaitersFull, Most: 1024}, "as many calls wait in the shard for a key to be settled as may: 1024"},
+		{actor.FullError{What: actor.ErrMailboxFull, Most: 7, Bytes: 70}, "as many calls wait to be decided by the shard as may: 7, or 70 bytes of them"},
+	} {
+		n.shards.All(func(r *rpctest.Replica) { r.Fail(&test.fault) })
+		_, err := n.coordinator.Reserve(withTimeout(t), &coordinatorv1.ReserveRequest{Identity: key("k")})
+		if failure := wantReason(t, err, reason.Overloaded); failure.Message != test.want {
+			t.Errorf("%q, want %q", failure.Message, test.want)
+		}
+	}
+	_, err := n.coordinator.Commit(withTimeout(t), &coordinatorv1.CommitRequest{
+		Identity: key("k"), Token: "t", Response: &coordinatorv1.Response{Body: make([]byte, 3<<20)},
+	})
+	if failure := wantReason(t, err, reason.ResponseTooLarge); !strings.Contains(failure.Violations[0].Detail, "and no node stores more than 1048576") {
+		t.Errorf("%+v", failure.Violations)
+	}
+}
+
 // Invariant 8, and a caller's own metadata.
 func TestHeadersNameShardAndLeader(t *testing.T) {
 	n := start(t, "n1", nil)

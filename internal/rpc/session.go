@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"runtime"
 	"sync"
@@ -60,12 +61,14 @@ const (
 // wait for, then, is calls that are under way, and each of those ends.
 type sessionRoom struct {
 	sessionsMax     int
+	messagesMax     int64 // bytes
 	messages, calls *semaphore.Weighted
 }
 
 func newSessionRoom(bytes int64) sessionRoom {
 	return sessionRoom{
 		sessionsMax: int(bytes / 4 / sessionBytes),
+		messagesMax: bytes / 4,
 		messages:    semaphore.NewWeighted(bytes / 4),
 		calls:       semaphore.NewWeighted(bytes / 2),
 	}
@@ -78,8 +81,8 @@ func newSessionRoom(bytes int64) sessionRoom {
 // a place for what would be its headers.
 func (s *coordinatorService) Session(stream grpc.BidiStreamingServer[coordinatorv1.SessionRequest, coordinatorv1.SessionResponse]) error {
 	link := linkOf(stream.Context())
-	if !s.workers.open(link) {
-		return reason.Error(reason.Overloaded, "as many sessions are open as may; calls can be made without one")
+	if err := s.workers.open(link); err != nil {
+		return err
 	}
 	defer s.workers.close(link)
 	ctx, cancel := context.WithCancel(stream.Context())
@@ -209,7 +212,8 @@ func (x *session) startAll(request *coordinatorv1.SessionRequest) error {
 	received := time.Now()
 	size := int64(len(request.ProtoReflect().GetUnknown()))
 	if !x.service.sessions.messages.TryAcquire(size) {
-		return reason.Error(reason.Overloaded, "as many bytes of calls wait in sessions as may; what is not answered is to be asked again")
+		return reason.Error(reason.Overloaded, fmt.Sprintf(
+			"as many bytes of calls wait in the sessions of this node as may, %d; what is not answered is to be asked again", x.service.sessions.messagesMax))
 	}
 	defer x.service.sessions.messages.Release(size)
 	for call, err := range callsOf(request) {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"runtime"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -419,7 +420,9 @@ func TestSessionsOfAConnectionAreBounded(t *testing.T) {
 		all = append(all, s)
 	}
 	_, err := openSession(t, n.coordinator).stream.Recv()
-	wantReason(t, err, reason.Overloaded)
+	if failure := wantReason(t, err, reason.Overloaded); !strings.Contains(failure.Message, "this connection has as many sessions open as it may, 16;") {
+		t.Errorf("it does not say how many of what: %q", failure.Message)
+	}
 	client, _ := dialTCP(t, n)
 	openSession(t, coordinatorv1.NewCoordinatorServiceClient(client)).do(reserveCall(&coordinatorv1.ReserveRequest{Identity: key("k")}))
 	// One that has ended makes room.

@@ -13,6 +13,7 @@ import (
 	protobuf "google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/atmostonce/coordinator/internal/admission"
 	"github.com/atmostonce/coordinator/internal/reason"
 	"github.com/atmostonce/coordinator/internal/shard"
 )
@@ -102,7 +103,7 @@ func tooLarge(data mem.BufferSlice, of protoreflect.MessageDescriptor) error {
 		field := of.Fields().ByNumber(f.number)
 		if field != nil && field.Message() != nil && field.Message().FullName() == responseName && len(f.value) > responseFieldMax {
 			return reason.Violation(reason.ResponseTooLarge, string(field.Name()), fmt.Sprintf(
-				"is %d bytes long, which no node stores", len(f.value)))
+				"is %d bytes long, and no node stores more than %d", len(f.value), admission.ResponseBytesMax))
 		}
 	}
 	return invalid("request", "is %d bytes long, the limit is %d", data.Len(), MessageBytesMax)

@@ -1,6 +1,11 @@
 package rpc
 
-import "sync"
+import (
+	"fmt"
+	"sync"
+
+	"github.com/atmostonce/coordinator/internal/reason"
+)
 
 // workers are the goroutines that carry out the calls of all sessions of a node. Those that
 // have nothing to do wait for the next call, of whichever session, up to as many as may; they
@@ -23,18 +28,26 @@ func newWorkers(sessionsMax int) *workers {
 }
 
 // open counts a session as open, unless as many are as may.
-func (p *workers) open(link *link) bool {
+func (p *workers) open(link *link) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.sessions >= p.sessionsMax || link.sessions >= sessionsOfLinkMax {
-		return false
+	switch {
+	case link.sessions >= sessionsOfLinkMax:
+		return tooManySessions("this connection", sessionsOfLinkMax)
+	case p.sessions >= p.sessionsMax:
+		return tooManySessions("this node", p.sessionsMax)
 	}
 	if p.sessions == 0 {
 		p.none = make(chan struct{})
 	}
 	p.sessions++
 	link.sessions++
-	return true
+	return nil
+}
+
+// tooManySessions is the error of a session that would be one too many.
+func tooManySessions(of string, most int) error {
+	return reason.Error(reason.Overloaded, fmt.Sprintf("%s has as many sessions open as it may, %d; calls can be made without one", of, most))
 }
 
 // close is the end of a session that was opened. None of its calls is under way.

@@ -105,10 +105,16 @@ func TestRefused(t *testing.T) {
 	}
 	wantCode(t, send(t, request(t, "POST", nobody.URL, "{}", "Idempotency-Key", "a b")), httpadmit.CodePrincipalRequired, 401)
 
-	wantCode(t, send(t, request(t, "POST", required.URL, "123456789", "Idempotency-Key", "a")), httpadmit.CodeBodyTooLarge, 413)
+	large := send(t, request(t, "POST", required.URL, "123456789", "Idempotency-Key", "a"))
+	if wantCode(t, large, httpadmit.CodeBodyTooLarge, 413); !strings.Contains(large.body, "the body has 9 bytes, and the limit of this endpoint is 8") {
+		t.Errorf("the limit is not named: %s", large.body)
+	}
 	chunked := request(t, "POST", required.URL, "", "Idempotency-Key", "a")
 	chunked.Body, chunked.ContentLength = io.NopCloser(strings.NewReader("123456789")), -1
-	wantCode(t, send(t, chunked), httpadmit.CodeBodyTooLarge, 413)
+	large = send(t, chunked)
+	if wantCode(t, large, httpadmit.CodeBodyTooLarge, 413); !strings.Contains(large.body, "the limit of this endpoint, which is 8") {
+		t.Errorf("the limit is not named: %s", large.body)
+	}
 	if runs.Load() != 0 {
 		t.Errorf("the handler ran %d times", runs.Load())
 	}

@@ -48,21 +48,24 @@ func (q *request) load() ([]byte, error) {
 	if q.http.Body == nil || q.http.Body == http.NoBody {
 		return nil, nil
 	}
-	tooLarge := &refusal.Refusal{Code: refusal.BodyTooLarge, Detail: "the body is over the limit of this endpoint"}
-	if q.http.ContentLength > q.limit {
+	if size := q.http.ContentLength; size > q.limit {
 		q.w.Header().Set("Connection", "close") // nobody reads the rest
-		return nil, tooLarge
+		return nil, tooLarge(fmt.Sprintf("the body has %d bytes, and the limit of this endpoint is %d", size, q.limit))
 	}
 	content, err := io.ReadAll(http.MaxBytesReader(q.w, q.http.Body, q.limit))
 	var over *http.MaxBytesError
 	switch {
 	case errors.As(err, &over):
-		return nil, tooLarge
+		return nil, tooLarge(fmt.Sprintf("the body has more bytes than the limit of this endpoint, which is %d", q.limit))
 	case err != nil:
 		return nil, &refusal.Refusal{Code: refusal.BodyUnreadable, Detail: "the body ended before it was complete"}
 	}
 	_ = q.http.Body.Close() // it was read to its end
 	return content, nil
+}
+
+func tooLarge(detail string) error {
+	return &refusal.Refusal{Code: refusal.BodyTooLarge, Detail: detail}
 }
 
 // restored is the request as the handler gets it: with the whole body unread.
