@@ -70,6 +70,9 @@ func (r *repeats) pass(key string, now time.Time) (held int, ok bool) {
 // Log implements [hclog.Logger].
 func (a *slogAdapter) Log(level hclog.Level, message string, arguments ...any) {
 	ours := slogLevel(level)
+	if message == startsElection && !hadLeader(arguments) {
+		ours = slog.LevelDebug
+	}
 	if !a.logger.Enabled(context.Background(), ours) {
 		return
 	}
@@ -94,6 +97,23 @@ func (a *slogAdapter) Log(level hclog.Level, message string, arguments ...any) {
 		}
 	}
 	a.logger.Log(context.Background(), ours, message, attributes...)
+}
+
+// startsElection is what raft warns of when it has not heard from a leader for long, and
+// lastLeader names the one it had. Where it has had none since it was started, none is lost: that
+// is how a start goes on, and for a node by itself the only way.
+const (
+	startsElection = "heartbeat timeout reached, starting election"
+	lastLeader     = "last-leader-id"
+)
+
+func hadLeader(arguments []any) bool {
+	for i := 1; i < len(arguments); i += 2 {
+		if arguments[i-1] == lastLeader {
+			return fmt.Sprint(arguments[i]) != ""
+		}
+	}
+	return true // as far as is known here
 }
 
 // slogLevel turns raft's levels into ours. What raft tells for information are the

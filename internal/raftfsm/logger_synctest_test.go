@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
 )
 
 func TestLoggerPassesOnAndHoldsBack(t *testing.T) {
@@ -49,6 +50,15 @@ func TestLoggerPassesOnAndHoldsBack(t *testing.T) {
 		}
 		if n := len(logger.repeats.since); n > repeatsMax {
 			t.Errorf("%d messages are remembered", n)
+		}
+		out.Reset()
+		logger.Warn(startsElection, "last-leader-addr", raft.ServerAddress(""), lastLeader, raft.ServerID(""))
+		if got := lines(); got != "" {
+			t.Errorf("a warning of a start that is as it should be: %q", got)
+		}
+		logger.Warn(startsElection, "last-leader-addr", raft.ServerAddress("b:1"), lastLeader, raft.ServerID("b"))
+		if got := lines(); strings.Count(got, "level=WARN") != 1 {
+			t.Errorf("a leader that is lost: %q", got)
 		}
 		if logger.GetLevel() != hclog.Warn || logger.IsDebug() || logger.IsInfo() || !logger.IsWarn() || !logger.IsError() || logger.IsTrace() {
 			t.Error("levels")
