@@ -15,6 +15,14 @@ if [[ ! -x "$binary" ]]; then
   exit 1
 fi
 
+# What runs already has the ports, and its nodes write to the logs that this would write to.
+for port in 742{1,2,3} 744{1,2,3} 743{1,2,3}; do
+  if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
+    echo "port $port of 127.0.0.1 is in use: does 'make cluster' run already? Nothing was started" >&2
+    exit 1
+  fi
+done
+
 # Every node in a process group of its own, so that ctrl-c reaches this script only
 # and each node is asked once to stop.
 set -m
