@@ -97,7 +97,7 @@ func table(o *options) []section {
 			{"compress-from", "Size from which a response is stored compressed, if that makes it smaller.", size(&c.Calls.CompressFrom, 0, math.MaxInt32)},
 			{"unsent-bytes-max", "Bytes of large answers that clients have yet to take, of the whole node; more are OVERLOADED. One connection may have a half.", size(&c.Calls.UnsentBytesMax, 1<<20, 1<<40)},
 			{"session-bytes-max", "Bytes that sessions take, of the whole node: a quarter for those that are open, 416 KiB each (157 by default), more are OVERLOADED; a quarter for their messages while calls of them wait, a session with more ends OVERLOADED; a half for calls under way, 26 KiB each beside twice their bytes, more wait.", size(&c.Calls.SessionBytesMax, 16<<20, 1<<40)},
-			{"namespace-records-max", "Records of one namespace. 0: no limit. Each shard takes its part of it.", number(&c.Calls.NamespaceRecordsMax, 0, math.MaxInt64)},
+			{"namespace-records-max", "Records of one namespace. 0: no limit. Each shard takes its part of it, rounded up: keys that spread unevenly are refused before so many are there, and where it does not divide evenly a few more may be taken.", number(&c.Calls.NamespaceRecordsMax, 0, math.MaxInt64)},
 			{"free-bytes-min", "Free disk space below which no new keys are taken, and no copy of a state is made. 0: no floor.", size(&c.FreeBytesMin, 0, math.MaxInt64)},
 			{"streams-max", "Calls that run at a time on one connection; more wait in the client.", number(&c.StreamsMax, 1, math.MaxInt32)},
 			{"mailbox-commands-max", "Calls of a shard that wait to be decided; more are OVERLOADED, and a Reserve is when seven eighths are taken, so that finished work can be recorded all the same.", number(&c.Actor.MailboxCommandsMax, 1, 1<<20)},
