@@ -395,7 +395,7 @@ func refusal(response *coordinatorv1.ReserveResponse) error {
 		return &InDoubtError{Owner: o.InDoubt.GetOwner(), Age: o.InDoubt.GetAge().AsDuration()}
 	}
 	return &Error{
-		Call: callReserve, Code: codes.Unimplemented,
-		Message: "the coordinator gave an outcome that this client does not know: not admitted",
+		Call: callReserve, Code: codes.Unimplemented, MaybeApplied: true,
+		Message: "the coordinator gave an outcome that this client does not know, which admits nobody",
 	}
 }

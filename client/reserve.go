@@ -254,6 +254,14 @@ func (a *attempt) reserve(ctx context.Context, left func() time.Duration) (*Rese
 // granted turns a grant into a reservation, if it is not over.
 func (a *attempt) granted(ctx context.Context, sent time.Duration, g *coordinatorv1.Granted) (*Reservation, error) {
 	c := a.client
+	// Without a token, or without an end, nobody could act on it: whoever gave it is no coordinator, or
+	// a broken one.
+	if g.GetToken() == "" || g.GetRemaining().AsDuration() <= 0 {
+		return nil, &Error{
+			Call: callReserve, Code: codes.Unimplemented, MaybeApplied: true,
+			Message: "the coordinator gave a grant without a token or without a time, which admits nobody",
+		}
+	}
 	window := g.GetWaited().AsDuration() + g.GetRemaining().AsDuration()
 	r := &Reservation{
 		client: c, identity: a.identity, token: g.GetToken(), fence: g.GetFence(), attempt: g.GetAttempt(),

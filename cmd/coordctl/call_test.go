@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/internal/metakey"
@@ -43,7 +44,9 @@ type stub struct {
 	release  func(context.Context) error
 	extend   func(context.Context) error
 	get      func(context.Context) error // nil: in doubt
+	extended *time.Duration              // what an Extend leaves; nil: a minute
 	requests []*coordinatorv1.ReserveRequest
+	releases []*coordinatorv1.ReleaseRequest
 	pages    int
 	problems []string
 	leaders  []string // of the shards
@@ -169,7 +172,9 @@ func failed(err error) func(int) (*coordinatorv1.ReserveResponse, error) {
 }
 
 func grantedBy(int) (*coordinatorv1.ReserveResponse, error) {
-	return &coordinatorv1.ReserveResponse{Outcome: &coordinatorv1.ReserveResponse_Granted{Granted: &coordinatorv1.Granted{Token: "T", Fence: 1}}}, nil
+	return &coordinatorv1.ReserveResponse{Outcome: &coordinatorv1.ReserveResponse_Granted{Granted: &coordinatorv1.Granted{
+		Token: "T", Fence: 1, Remaining: durationpb.New(time.Minute),
+	}}}, nil
 }
 
 // Every reason of the table ends in its exit code, is told on stderr and leaves stdout
@@ -207,9 +212,9 @@ func TestEveryReasonHasItsExitCode(t *testing.T) {
 func TestAnUnknownOutcomeAdmitsNobody(t *testing.T) {
 	leakless(t)
 	s := &stub{reserve: func(int) (*coordinatorv1.ReserveResponse, error) { return &coordinatorv1.ReserveResponse{}, nil }}
-	code, stdout, _ := command(t, "--endpoints", serve(t, s), "reserve", "k")
-	if code != reason.ExitFailure || stdout != "" {
-		t.Errorf("exit code %d, stdout %q", code, stdout)
+	code, stdout, stderr := command(t, "--endpoints", serve(t, s), "reserve", "k")
+	if code != reason.ExitUnavailable || stdout != "" || !strings.Contains(stderr, "; to ask again as the same attempt: --attempt-id ") {
+		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
 	}
 }
 
@@ -528,9 +533,10 @@ func TestRunStartsNothingUnlessAdmitted(t *testing.T) {
 	address := serve(t, s)
 	started := filepath.Join(t.TempDir(), "started")
 	refusals := map[int][]func(int) (*coordinatorv1.ReserveResponse, error){
-		108: {failed(status.Error(codes.Internal, "")), failed(status.Error(codes.Unknown, "")), grantedBy /* for no time at all */},
+		108: {failed(status.Error(codes.Internal, "")), failed(status.Error(codes.Unknown, "")),
+			grants("T", 0), grants("T", -time.Minute), grants("", time.Minute),
+			func(int) (*coordinatorv1.ReserveResponse, error) { return &coordinatorv1.ReserveResponse{}, nil }},
 		110: {failed(status.Error(codes.PermissionDenied, ""))},
-		101: {func(int) (*coordinatorv1.ReserveResponse, error) { return &coordinatorv1.ReserveResponse{}, nil }},
 	}
 	for _, row := range reason.Table() {
 		want := row.ExitCode + 100

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/reason"
 )
 
 type extendJSON struct {
@@ -26,7 +27,8 @@ func (c *control) extend() *cobra.Command {
 it did. A reservation can be held for 7 days in all (extend-span of the nodes).
 
 Exit code 7 means that it is not held any more: stop what is done under it. Without an
-answer (8) it ends when it would have ended.`,
+answer (8) it ends when it would have ended. The result says for how long it holds from
+now on, counted from when this was asked for.`,
 		Args: oneKey,
 		RunE: func(command *cobra.Command, arguments []string) error {
 			if err := required(command, "token"); err != nil {
@@ -36,12 +38,20 @@ answer (8) it ends when it would have ended.`,
 				Identity: identity.identity(arguments[0]), Token: token,
 				PendingTtl: given(command, "pending-ttl", pendingTTL),
 			}
-			answer, err := callCoordinator(command.Context(), c, c.timeout,
-				coordinatorv1.CoordinatorServiceClient.Extend, request)
+			watch := newStopwatch()
+			answer, err := callOwning(command.Context(), c, c.timeout, watch, coordinatorv1.CoordinatorServiceClient.Extend, request)
 			if err != nil {
 				return err
 			}
-			shown := extendJSON{Outcome: "extended", Remaining: duration(answer.GetRemaining())}
+			window := answer.GetRemaining().AsDuration()
+			if window <= 0 {
+				return notUnderstood("the coordinator gave an extension without a time")
+			}
+			left, took := watch.left(window)
+			if left <= 0 {
+				return lapsedOnTheWay(tooLate("extension", window, took)+": stop what is done under it", reason.Maybe)
+			}
+			shown := extendJSON{Outcome: "extended", Remaining: left.String()}
 			return c.show(shown, [][]string{{"outcome", shown.Outcome}, {"remaining", brief(shown.Remaining)}})
 		},
 	}

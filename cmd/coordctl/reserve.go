@@ -55,9 +55,14 @@ func (c *control) reserve() *cobra.Command {
 		Short: "Ask to be the one that is admitted",
 		Long: `Ask to be the one that is admitted. Exit code 0 admits, and nothing else does.
 
-The result of a grant holds the token that commit, release and extend need. They and get
-find the record by KEY, --namespace, --principal and --operation together: give each of
-them as it was given here. The same KEY under another --operation is another record.
+The result of a grant holds the token that commit, release and extend need, and says for
+how long it holds from now on (remaining): 99.9 % of --pending-ttl, counted from when it
+was asked for. Stop then. A grant that was over when its answer came admits nobody: the
+key is given back, and the exit code is 7. With --attempt-id it is not, and lapses.
+
+Commit, release, extend and get find the record by KEY, --namespace, --principal and
+--operation together: give each of them as it was given here. The same KEY under another
+--operation is another record.
 
 A fingerprint, such as a hash of the request, makes the reuse of a key for another request
 exit 6. It is compared whatever became of the key, until it is released or forgotten.`,
@@ -83,7 +88,7 @@ exit 6. It is compared whatever became of the key, until it is released or forgo
 			if tokenOnly && c.output == "json" {
 				return usagef("--token-only and --output json exclude each other")
 			}
-			return c.runReserve(command.Context(), request, wait, tokenOnly)
+			return c.runReserve(command.Context(), request, !command.Flags().Changed("attempt-id"), wait, tokenOnly)
 		},
 	}
 	identity.add(command)
@@ -99,12 +104,18 @@ exit 6. It is compared whatever became of the key, until it is released or forgo
 	return command
 }
 
-func (c *control) runReserve(ctx context.Context, request *coordinatorv1.ReserveRequest, wait time.Duration, tokenOnly bool) error {
+func (c *control) runReserve(ctx context.Context, request *coordinatorv1.ReserveRequest, drawn bool, wait time.Duration, tokenOnly bool) error {
 	c.waits = wait > 0
-	answer, err := callCoordinator(ctx, c, c.timeout+min(max(0, wait), timeoutMost),
+	watch := newStopwatch()
+	answer, err := callOwning(ctx, c, c.timeout+min(max(0, wait), timeoutMost), watch,
 		coordinatorv1.CoordinatorServiceClient.Reserve, request)
 	if err != nil {
 		return withAttempt(err, request.GetAttemptId())
+	}
+	if granted := answer.GetGranted(); granted != nil {
+		if err := c.checkGrant(ctx, watch, request, granted, drawn); err != nil {
+			return err
+		}
 	}
 	shown, code, err := showReserve(answer, request.GetAttemptId())
 	if err != nil {
@@ -175,7 +186,7 @@ func showReserve(answer *coordinatorv1.ReserveResponse, attemptID []byte) (reser
 			Outcome: "in_doubt", Owner: d.GetOwner(), Age: duration(d.GetAge()),
 		}, reason.ExitInDoubt, nil
 	}
-	return reserveJSON{}, 0, localError{err: errors.New("the server gave an outcome that this program does not know, which admits nobody"), called: true}
+	return reserveJSON{}, 0, notUnderstood("the coordinator gave an outcome that this program does not know, which admits nobody")
 }
 
 // withAttempt adds the attempt id to a call that failed, or whose result could not be told.

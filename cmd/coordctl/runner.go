@@ -296,13 +296,7 @@ func (r *runner) notAdmitted(failure reason.Failure, exit int, doubtful string) 
 // mayBeTaken says what a grant that nobody heard of leaves behind.
 func (r *runner) mayBeTaken() string { return "the key may be taken " + r.untilItLapses() }
 
-// untilItLapses says for how long a key is taken under which nothing was started.
-func (r *runner) untilItLapses() string {
-	if r.onLapse == client.Hold {
-		return "until it lapses, and in doubt from then on, until that is settled with coordctl resolve"
-	}
-	return "until it lapses"
-}
+func (r *runner) untilItLapses() string { return untilItLapses(r.onLapse == client.Hold) }
 
 // mismatched is the error for a key that is not this command's. It looks at the record to say
 // whose it is: every run has a fingerprint, so what has none was made by hand, or by another

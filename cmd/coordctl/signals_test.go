@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/atmostonce/coordinator/client"
@@ -25,7 +26,10 @@ import (
 	"github.com/atmostonce/coordinator/internal/stopsignal"
 )
 
-func (s *stub) Release(ctx context.Context, _ *coordinatorv1.ReleaseRequest) (*coordinatorv1.ReleaseResponse, error) {
+func (s *stub) Release(ctx context.Context, request *coordinatorv1.ReleaseRequest) (*coordinatorv1.ReleaseResponse, error) {
+	s.mu.Lock()
+	s.releases = append(s.releases, request)
+	s.mu.Unlock()
 	if s.release == nil {
 		return &coordinatorv1.ReleaseResponse{}, nil
 	}
@@ -33,7 +37,11 @@ func (s *stub) Release(ctx context.Context, _ *coordinatorv1.ReleaseRequest) (*c
 }
 
 func (s *stub) Extend(ctx context.Context, _ *coordinatorv1.ExtendRequest) (*coordinatorv1.ExtendResponse, error) {
-	return &coordinatorv1.ExtendResponse{Remaining: durationpb.New(time.Minute)}, s.extend(ctx)
+	answer := &coordinatorv1.ExtendResponse{Remaining: durationpb.New(time.Minute)}
+	if s.extended != nil {
+		answer.Remaining = durationpb.New(*s.extended)
+	}
+	return answer, s.extend(ctx)
 }
 
 func grantedForAMinute(int) (*coordinatorv1.ReserveResponse, error) {
@@ -162,7 +170,7 @@ func reserved(t *testing.T, s *stub, timeout time.Duration) (*runner, *client.Re
 	r := &runner{
 		control: &control{
 			endpoints: []string{serve(t, s)}, timeout: timeout,
-			world: world{stderr: said, signals: newSignals()},
+			world: world{stderr: said, signals: newSignals()}, security: security{transport: insecure.NewCredentials()},
 		},
 		flags:     &runFlags{settle: settleDefault},
 		arguments: []string{"c"},
