@@ -186,6 +186,19 @@ func (e *Error) decided() bool {
 	return false
 }
 
+// refused reports whether a reason of the coordinator says that nothing was applied. What one says that
+// this client does not know is judged by its code, as what has no reason is.
+func (e *Error) refused() bool {
+	if e.decided() || sentinel(e.Reason) != nil || e.Reason == "NO_LEADER" || e.Reason == "SHUTTING_DOWN" {
+		return true
+	}
+	switch e.Code {
+	case codes.InvalidArgument, codes.OutOfRange, codes.Unimplemented, codes.Unauthenticated, codes.PermissionDenied:
+		return true
+	}
+	return false
+}
+
 // sentinel is the error that a reason is by itself, or nil.
 func sentinel(reason string) error {
 	switch reason {
@@ -335,11 +348,8 @@ func failure(call string, err error, sent, reads bool) *Error {
 	case reasonOverloaded:
 		e.retriable = true
 	default:
-		// A newer server's reason is judged by its code. Every UNAVAILABLE that has a
-		// name but OUTCOME_UNKNOWN says that nothing was applied; one that we do not
-		// know might not.
 		e.retriable = e.Code == codes.Unavailable
-		e.MaybeApplied = e.retriable && e.Reason != "NO_LEADER" && e.Reason != "SHUTTING_DOWN"
+		e.MaybeApplied = !e.refused()
 	}
 	if reads {
 		e.MaybeApplied = false

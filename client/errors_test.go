@@ -127,8 +127,13 @@ func TestReasonsOfANewerCoordinator(t *testing.T) {
 	if e := failure(callCommit, detailed(codes.Unavailable), true, false); !e.retriable || !e.MaybeApplied || e.RetryAfter != time.Second {
 		t.Errorf("%+v", e)
 	}
-	if e := failure(callCommit, detailed(codes.FailedPrecondition), true, false); e.retriable || e.MaybeApplied {
-		t.Errorf("%+v", e)
+	for code, doubt := range map[codes.Code]bool{
+		codes.FailedPrecondition: true, codes.Internal: true, codes.ResourceExhausted: true, codes.InvalidArgument: false, codes.PermissionDenied: false,
+	} {
+		e := failure(callCommit, detailed(code), true, false)
+		if e.retriable || e.MaybeApplied != doubt || e.MaybeApplied != (reason.Of(detailed(code)).Applied == reason.Maybe) {
+			t.Errorf("%+v", e)
+		}
 	}
 	if err := refusal(&coordinatorv1.ReserveResponse{}); err == nil {
 		t.Error("an outcome that is not known admits")

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/atmostonce/coordinator/internal/reason"
@@ -20,6 +21,7 @@ type answers struct {
 	asked string // the node that was asked last and has not answered; "": it has
 	at    string // the node at which the last try failed that has come to an end
 	why   error  // how; nil: it was answered
+	said  bool   // that is the answer of who is there
 }
 
 // passthrough is how a client with a dialer of its own names a node to gRPC.
@@ -34,7 +36,8 @@ func (a *answers) note(
 	a.asked = address
 	a.mu.Unlock()
 	began := time.Now()
-	err := invoke(ctx, method, request, reply, conn, options...)
+	var header, trailer metadata.MD
+	err := invoke(ctx, method, request, reply, conn, append(options[:len(options):len(options)], grpc.Header(&header), grpc.Trailer(&trailer))...)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch code := status.Code(err); {
@@ -44,7 +47,7 @@ func (a *answers) note(
 	case code == codes.DeadlineExceeded && a.why != nil && time.Since(began) < connectTimeout:
 		// The call's time was over before the node had its own: what was before tells more.
 	default:
-		a.at, a.why = address, err
+		a.at, a.why, a.said = address, err, answered(ctx, reason.Of(err), header, trailer)
 	}
 	return err
 }
@@ -59,6 +62,16 @@ func (a *answers) silent() string {
 	return a.asked
 }
 
+// answer is the answer of the node at which the last try failed; "": it gave none, or one with a reason.
+func (a *answers) answer() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if failure := reason.Of(a.why); a.why != nil && a.said && !failure.Info {
+		return answerInWords(a.at, failure)
+	}
+	return ""
+}
+
 // inWords says why there has been no good answer lately; "": there has been one. undialed is the
 // node that could not be connected to, if there is one.
 func (a *answers) inWords(undialed *dialFailure) string {
@@ -71,6 +84,8 @@ func (a *answers) inWords(undialed *dialFailure) string {
 		return "no answer from " + a.asked
 	case failure.Info:
 		return string(failure.Reason) + " at " + a.at + ": " + failure.Message
+	case a.said:
+		return answerInWords(a.at, failure)
 	case undialed != nil && undialed.address == a.at && failure.Code == codes.Unavailable:
 		return "cannot connect to " + a.at + ": " + rootCause(undialed.err)
 	case failure.Code == codes.DeadlineExceeded:

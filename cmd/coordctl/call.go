@@ -99,9 +99,16 @@ func (c *connection) dial(ctx context.Context, address string) (net.Conn, error)
 }
 
 // inWords says in one line what a failure is that no server has named. sent says that
-// the call may have reached the node, bound is which time it has.
-func (c *connection) inWords(failure reason.Failure, sent bool, bound string) string {
+// the call may have reached the node, answered that the failure is its answer, bound is which time
+// it has.
+func (c *connection) inWords(failure reason.Failure, sent, answered bool, bound string) string {
 	over := failure.Code == codes.DeadlineExceeded
+	switch failure.Code {
+	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable:
+		if answered {
+			return answerInWords(c.endpoint, failure)
+		}
+	}
 	switch failure.Code {
 	case codes.Canceled:
 		return "interrupted before there was an answer"
@@ -128,6 +135,29 @@ func (c *connection) inWords(failure reason.Failure, sent bool, bound string) st
 		return c.endpoint + " does not answer as a coordinator: it hangs, is something else, or asks for another certificate than --" + tlsCertFlag
 	}
 	return c.endpoint + " does not answer as a coordinator: it hangs, is something else, or speaks TLS, as with --" + tlsCAFlag
+}
+
+// answered reports whether a failure that no reason was given for is the node's answer, or that of
+// something before it, and not made on this side of a connection that broke or a time that was over.
+func answered(ctx context.Context, failure reason.Failure, header, trailer metadata.MD) bool {
+	if ctx.Err() != nil && failure.Code != codes.Unavailable {
+		return false
+	}
+	// Who answers that at the end of the time, which it is told, says no more than that it is over.
+	if deadline, bound := ctx.Deadline(); bound && failure.Code == codes.DeadlineExceeded && time.Until(deadline) < connectTimeout {
+		return false
+	}
+	// What answers as a web server does, and not as gRPC, has neither: gRPC says so.
+	return len(header)+len(trailer) > 0 || strings.HasPrefix(failure.Message, "unexpected HTTP status code")
+}
+
+// answerInWords is an answer of whoever is at an address.
+func answerInWords(address string, failure reason.Failure) string {
+	said := address + " answered " + reason.CodeName(failure.Code)
+	if failure.Message != "" {
+		said += ": " + failure.Message
+	}
+	return said
 }
 
 // rootCause is what is at the bottom of a failed dial, such as "connection refused".
@@ -207,10 +237,10 @@ func callEndpoints[A any](ctx context.Context, c *control, timeout time.Duration
 		// gRPC fills in the peer once the call has been given a stream on a connection:
 		// before that it cannot have been sent.
 		var (
-			to     peer.Peer
-			header metadata.MD
+			to              peer.Peer
+			header, trailer metadata.MD
 		)
-		if answer, err = send(ctx, connection, grpc.Peer(&to), grpc.Header(&header)); err == nil {
+		if answer, err = send(ctx, connection, grpc.Peer(&to), grpc.Header(&header), grpc.Trailer(&trailer)); err == nil {
 			return answer, nil
 		}
 		failure := reason.Of(err)
@@ -221,10 +251,13 @@ func callEndpoints[A any](ctx context.Context, c *control, timeout time.Duration
 			if to.Addr == nil {
 				failure.Applied = reason.No
 			}
-			failure.Message = connection.inWords(failure, to.Addr != nil, c.boundOf(timeout))
+			failure.Message = connection.inWords(failure, to.Addr != nil, answered(ctx, failure, header, trailer), c.boundOf(timeout))
 		}
 		if c.looks {
 			failure.Applied = reason.No
+		}
+		if failure.Applied == reason.Maybe {
+			failure.ExitCode = reason.ExitUnavailable // whatever was answered: the outcome is not known
 		}
 		switch failure.Code {
 		case codes.Unavailable:

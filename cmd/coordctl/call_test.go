@@ -478,7 +478,9 @@ func TestConnectionsThatFailAreToldInWords(t *testing.T) {
 		}
 	}()
 	defer func() { _ = foreign.Close(); <-served }()
-	breaking := serve(t, &stub{reserve: failed(status.Error(codes.Unavailable, "error reading from server: EOF"))})
+	breaking := serveBreaking(t)
+	refusing := serve(t, &stub{reserve: failed(status.Error(codes.Unavailable, "no healthy upstream"))})
+	cancelling := serve(t, &stub{reserve: failed(status.Error(codes.Canceled, ""))})
 
 	const notOurs = " does not answer as a coordinator: it hangs, is something else, or speaks TLS, as with --tls-ca"
 	for endpoint, want := range map[string]string{
@@ -486,6 +488,8 @@ func TestConnectionsThatFailAreToldInWords(t *testing.T) {
 		silent.Addr().String():  "the time of --timeout (1s) was over before " + silent.Addr().String() + " answered as a coordinator",
 		foreign.Addr().String(): foreign.Addr().String() + notOurs,
 		breaking:                "the connection to " + breaking + " broke before there was an answer",
+		refusing:                refusing + " answered UNAVAILABLE: no healthy upstream; ",
+		cancelling:              cancelling + " answered CANCELLED; ",
 	} {
 		code, _, stderr := command(t, "--endpoints", endpoint, "--timeout", "1s", "reserve", "k")
 		// Connecting has a second too, and may be the first to be over.
@@ -498,6 +502,44 @@ func TestConnectionsThatFailAreToldInWords(t *testing.T) {
 	if got := rootCause(unknown); got != "no address is known by this name" {
 		t.Errorf("got %q", got)
 	}
+}
+
+// recording is a listener that keeps in mind which connections it has made.
+type recording struct {
+	net.Listener
+	mu   sync.Mutex
+	made []net.Conn
+}
+
+func (r *recording) Accept() (net.Conn, error) {
+	conn, err := r.Listener.Accept()
+	if err == nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.made = append(r.made, conn)
+	}
+	return conn, err
+}
+
+// serveBreaking breaks the connection in place of answering.
+func serveBreaking(t *testing.T) string {
+	t.Helper()
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, server, served := &recording{Listener: inner}, grpc.NewServer(), make(chan struct{})
+	coordinatorv1.RegisterCoordinatorServiceServer(server, &stub{reserve: func(int) (*coordinatorv1.ReserveResponse, error) {
+		listener.mu.Lock()
+		defer listener.mu.Unlock()
+		for _, conn := range listener.made {
+			_ = conn.Close()
+		}
+		return nil, status.Error(codes.Unavailable, "nobody hears this")
+	}})
+	go func() { defer close(served); _ = server.Serve(listener) }()
+	t.Cleanup(func() { server.Stop(); <-served })
+	return inner.Addr().String()
 }
 
 // Scripts learn from the exit code whether the cluster is well, as people do from the result.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/atmostonce/coordinator/client"
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
@@ -71,6 +72,57 @@ func TestADoubtSaysWhatToDo(t *testing.T) {
 		var shown map[string]errorJSON
 		if err := json.Unmarshal([]byte(stderr), &shown); err != nil || shown["error"].Applied != test.applied {
 			t.Errorf("%s: %q (%v), want applied %q", test.arguments, stderr, err, test.applied)
+		}
+	}
+}
+
+// Who does not know whether a call that changes something was carried out says so in the exit code too,
+// whatever was answered. A look ends as it did.
+func TestADoubtHasOneExitCode(t *testing.T) {
+	leakless(t)
+	for _, answer := range []error{
+		status.Error(codes.Internal, "boom"), status.Error(codes.DataLoss, "boom"), status.Error(codes.Unknown, "boom"),
+		status.Error(codes.ResourceExhausted, "boom"), status.Error(codes.FailedPrecondition, "boom"),
+		named(codes.FailedPrecondition, "OF_A_NEWER_COORDINATOR"), named(codes.Internal, "OF_A_NEWER_COORDINATOR"),
+	} {
+		s := &stub{reserve: failed(answer), commit: func() error { return answer }, get: func(context.Context) error { return answer }}
+		address := serve(t, s)
+		for line, want := range map[string]int{
+			"reserve k": reason.ExitUnavailable, "commit k --token T": reason.ExitUnavailable, "get k": reason.Of(answer).ExitCode,
+		} {
+			code, _, stderr := command(t, append(strings.Fields(line), "--endpoints", address)...)
+			if doubts := strings.Contains(stderr, "coordctl does not know"); code != want || doubts != !strings.HasPrefix(line, "get") {
+				t.Errorf("%s, %v: exit code %d, %q", line, answer, code, stderr)
+			}
+		}
+		if status.Code(answer) == codes.Internal {
+			continue // the Go client makes the same call again, for as long as it has
+		}
+		r, reservation, said := reserved(t, s, time.Minute)
+		code := r.report(r.settle(reservation, ending{status: 3}, newCapture()))
+		if code != exitNotRecorded || !strings.Contains(said.String(), "it is not known whether the outcome was recorded: ") {
+			t.Errorf("run, %v: exit code %d, %q", answer, code, said)
+		}
+	}
+	// An answer that this program's own gRPC does not take is none either.
+	large := &coordinatorv1.ReserveResponse{Outcome: &coordinatorv1.ReserveResponse_Committed{Committed: &coordinatorv1.Committed{
+		Response: &coordinatorv1.Response{Body: make([]byte, 5<<20)},
+	}}}
+	s := &stub{reserve: func(int) (*coordinatorv1.ReserveResponse, error) { return large, nil }}
+	if code, _, stderr := command(t, "reserve", "k", "--endpoints", serve(t, s)); code != reason.ExitUnavailable || !strings.Contains(stderr, "RESOURCE_EXHAUSTED: ") {
+		t.Errorf("a large answer: exit code %d, %q", code, stderr)
+	}
+}
+
+// A run says what it was answered, where that was without a reason.
+func TestRunSaysWhatItWasAnswered(t *testing.T) {
+	leakless(t)
+	for _, answer := range []error{status.Error(codes.Internal, "boom"), status.Error(codes.Unavailable, "no healthy upstream"), status.Error(codes.DataLoss, "")} {
+		address := serve(t, &stub{reserve: failed(answer)})
+		code, _, stderr := command(t, "run", "--endpoints", address, "--timeout", "1s", "--key", "k", "--", "true")
+		want := ": " + answerInWords(address, reason.Of(answer)) + "; the command was not started; "
+		if code != exitOfRun+reason.ExitUnavailable || !strings.Contains(stderr, want) {
+			t.Errorf("exit code %d, %q, want %q", code, stderr, want)
 		}
 	}
 }

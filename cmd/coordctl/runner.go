@@ -341,6 +341,8 @@ func (r *runner) failure(err error) reason.Failure {
 		}
 	}
 	switch {
+	case f.Applied == reason.Maybe:
+		f.ExitCode = reason.ExitUnavailable // whatever was answered
 	case f.Reason.Known():
 		f.ExitCode = f.Reason.Row().ExitCode
 	case errors.Is(err, client.ErrUnavailable):
@@ -360,7 +362,13 @@ func (r *runner) inWords(err error) string {
 		return "interrupted"
 	case !errors.As(err, &failed):
 		return strings.TrimPrefix(err.Error(), "client: ")
+	case failed.Reason == "" && failed.Code != codes.Unavailable && failed.Code != codes.DeadlineExceeded && failed.Code != codes.Canceled:
+		// Somebody has said so, or the client of what it was answered.
+		return cmp.Or(r.answers.answer(), failed.Message)
 	case failed.Reason == "" && errors.Is(err, client.ErrUnknown):
+		if answer := r.answers.answer(); answer != "" {
+			return answer
+		}
 		if silent := r.answers.silent(); silent != "" {
 			return "no answer from " + silent + " in time"
 		}
