@@ -60,6 +60,7 @@ func (c cluster) Members(ctx context.Context) []rpc.Member {
 			rank += seats.shards + 1
 		}
 		lacking := seats.shards - seats.of[m.ID()]
+		lost := lostAt(contact, lacking)
 		if contact.Succeeded {
 			m = contact.Instead
 		}
@@ -70,6 +71,7 @@ func (c cluster) Members(ctx context.Context) []rpc.Member {
 			ClientAddress: m.ClientAddress,
 			Reachable:     self || contact.Reached || contact.Joining || contact.Succeeded,
 			Self:          self,
+			Lost:          !self && lost,
 		}
 		if !self {
 			shown.Trouble = trouble(m.Name, contact, lacking, seats.shards)
@@ -82,7 +84,29 @@ func (c cluster) Members(ctx context.Context) []rpc.Member {
 			members[last], best = shown, rank
 		}
 	}
+	if lost := rpc.LostMajority(members); lost > 0 {
+		for i := range members {
+			if members[i].Lost {
+				members[i].Trouble = lostWithMost(members[i].NodeID, lost, len(members))
+			}
+		}
+	}
 	return members
+}
+
+// lostAt reports whether a member may have lost its directory: another incarnation answers in its
+// place, and nobody has begun to take that in.
+func lostAt(contact membership.Contact, lacking int) bool {
+	return contact.Instead.Name != "" && !contact.Succeeded && lacking == 0
+}
+
+// lostWithMost is what is wrong with such a member where there are so many of them that the others are
+// no majority: taking one in takes a majority, too.
+func lostWithMost(name string, lost, nodes int) string {
+	return fmt.Sprintf("Node %s cannot be reached from this node: another incarnation of it answers, from another data directory. "+
+		"That is so for %d of %d nodes. Start each that still has its old one on that. If they are lost, a majority is: "+
+		"coordctl members replace cannot help then, and nobody can tell what was acknowledged. Found a new cluster, and treat its keys as never seen.",
+		name, lost, nodes)
 }
 
 // trouble says what is wrong with another member, beyond being out of reach. Whoever is in a
@@ -96,7 +120,7 @@ func trouble(name string, contact membership.Contact, lacking, shards int) strin
 			"If coordctl members replace %s was broken off, run it again.", name, lacking, shards, name)
 	case contact.Joining:
 		return fmt.Sprintf("Node %s is joining: every shard has taken it in, and it has yet to open them.", name)
-	case contact.Instead.Name != "":
+	case lostAt(contact, lacking):
 		return fmt.Sprintf("Node %s cannot be reached from this node: another incarnation of it answers, from another data directory. "+
 			"If the one that it had is lost, start it with an empty one and run coordctl members replace %s.", name, name)
 	case contact.StorageFull:

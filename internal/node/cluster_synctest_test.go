@@ -568,6 +568,41 @@ func TestReplacedNodeSaysSo(t *testing.T) {
 	})
 }
 
+// Where a majority has lost its data nobody is told to replace it, which needs one.
+func TestAMajorityThatLostItsData(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.startThree()
+		for _, lost := range []string{"n2", "n3"} {
+			w.stop(lost)
+			w.wipe(lost)
+		}
+		admin := coordinatorv1.NewAdminServiceClient(w.client("n1"))
+		told := func() string {
+			time.Sleep(10 * time.Second)
+			status, err := admin.ClusterStatus(t.Context(), &coordinatorv1.ClusterStatusRequest{})
+			if err != nil || status.GetHealthy() {
+				t.Fatalf("status: %v, %v", status, err)
+			}
+			return strings.Join(status.GetProblems(), " ")
+		}
+		w.start("n2", func(c *Config) { c.JoinWait = time.Hour })
+		if problems := told(); !strings.Contains(problems, "run coordctl members replace n2") {
+			t.Errorf("one is lost, and one is away: %s", problems)
+		}
+		w.start("n3", func(c *Config) { c.JoinWait = time.Hour })
+		problems := told()
+		if strings.Contains(problems, "run coordctl members replace") ||
+			strings.Count(problems, "That is so for 2 of 3 nodes.") != 2 || !strings.Contains(problems, "coordctl members replace cannot help then") {
+			t.Errorf("two are lost: %s", problems)
+		}
+		_, err := admin.ReplaceMember(t.Context(), &coordinatorv1.ReplaceMemberRequest{NodeId: "n2"})
+		if reason.Of(err).Reason != reason.InvalidArgument || !strings.Contains(err.Error(), "A replacement needs a majority that kept its data") {
+			t.Errorf("replace: %v", err)
+		}
+	})
+}
+
 // Where several addresses are known of a node, as in the middle of a replacement, others may
 // have come to live at one of them.
 func TestANewcomerIsLookedForAtEveryAddress(t *testing.T) {

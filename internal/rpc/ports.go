@@ -73,5 +73,6 @@ type Member struct {
 	ClientAddress string // "" where not known
 	Reachable     bool
 	Self          bool
+	Lost          bool   // another incarnation answers in its place, which no shard has taken in
 	Trouble       string // what this node sees wrong with it, a sentence; "" for no more than the above
 }

@@ -62,7 +62,7 @@ func (s *adminService) ReplaceMember(ctx context.Context, request *coordinatorv1
 			return nil, s.brokenOff(err, "the replacement is done in %s, and was broken off in shard %d", inShards(response.GetShards()), i)
 		}
 		if err != nil {
-			return nil, err
+			return nil, s.withoutMajority(ctx, err)
 		}
 		response.Shards = append(response.Shards, one.GetShards()...)
 	}
@@ -78,6 +78,36 @@ func (s *adminService) checkOthers(ctx context.Context) error {
 	}
 	return InvalidNode(fmt.Sprintf("cannot be replaced: %s is the only member of this cluster, and no other has its records. "+
 		"Keep it on its data directory; if that is lost, so are the records: start it with an empty one, which makes a new cluster", self))
+}
+
+// withoutMajority is the error of a replacement that failed: that there is no leader passes by itself,
+// but not where a majority is gone. Waiting for one would only hide that.
+func (s *adminService) withoutMajority(ctx context.Context, err error) error {
+	if reason.Of(err).Reason != reason.NoLeader {
+		return err
+	}
+	members := s.cluster.Members(ctx)
+	lost := LostMajority(members)
+	if lost == 0 {
+		return err
+	}
+	return InvalidNode(fmt.Sprintf("cannot be replaced: at %d of %d nodes another incarnation answers, from another data directory. "+
+		"Start each that still has its old one on that. A replacement needs a majority that kept its data: without one nobody can tell what was acknowledged, "+
+		"and there is only a new cluster to be founded, whose keys are treated as never seen", lost, len(members)))
+}
+
+// LostMajority returns how many members are lost, where the others are no majority; else 0.
+func LostMajority(members []Member) int {
+	lost := 0
+	for _, m := range members {
+		if m.Lost {
+			lost++
+		}
+	}
+	if len(members)-lost > len(members)/2 {
+		return 0
+	}
+	return lost
 }
 
 // replaceIn replaces in one shard, wherever that is led.
