@@ -168,6 +168,7 @@ func (c *control) complain(line string) {
 
 func (c *control) reportCall(call callError) {
 	f := call.failure
+	f.Message = c.typed(f)
 	// Only who does not know the outcome needs the attempt id again.
 	attempt := ""
 	if f.Applied == reason.Maybe || f.ExitCode == reason.ExitUnavailable {
@@ -201,6 +202,34 @@ func (c *control) reportCall(call callError) {
 		}
 	}
 	c.complain(text + again(attempt))
+}
+
+// typed is a failure's message in the words of the command line: the coordinator names fields and
+// never says what was given, and people have typed arguments and flags.
+func (c *control) typed(f reason.Failure) string {
+	if f.Reason == reason.NotPurgeable {
+		return strings.Replace(f.Message, "only force purges", "only --force purges", 1)
+	}
+	if c.command == nil || len(f.Violations) != 1 {
+		return f.Message
+	}
+	field := f.Violations[0].Field
+	rest, is := strings.CutPrefix(f.Message, field+" ")
+	if !is {
+		return f.Message
+	}
+	flags := c.command.Flags()
+	switch name := strings.ReplaceAll(strings.TrimPrefix(field, "identity."), "_", "-"); {
+	case field == "node_id" && len(c.given) == 1:
+		return fmt.Sprintf("NODE %q %s", c.given[0], rest)
+	case field == "to_node" && flags.Changed("to"):
+		return fmt.Sprintf("--to %q %s", flags.Lookup("to").Value.String(), rest)
+	case flags.Changed(name):
+		return "--" + name + " " + rest
+	case field == "identity.key":
+		return "KEY " + rest
+	}
+	return f.Message
 }
 
 func writeJSON(w io.Writer, value any) error {

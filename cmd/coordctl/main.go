@@ -35,11 +35,22 @@ type world struct {
 
 func main() {
 	if len(os.Args) == 2 && os.Args[1] == guardArgument {
-		os.Exit(runGuard(os.Stdin, os.Stdout))
+		if piped(os.Stdin) {
+			runGuard(os.Stdin, os.Stdout)
+		}
+		// A guard of a run has ended itself by now, with its group.
+		_, _ = fmt.Fprintf(os.Stderr, "coordctl: %s is what `coordctl run` starts by itself, and nothing for people\n", guardArgument)
+		os.Exit(exitOfRun)
 	}
 	os.Exit(run(context.Background(), world{
 		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, environment: os.Environ(), signals: catchSignals(),
 	}, os.Args[1:]))
+}
+
+// piped reports whether a file is a pipe, as what tells a guard its deadline is.
+func piped(file *os.File) bool {
+	about, err := file.Stat()
+	return err == nil && about.Mode()&os.ModeNamedPipe != 0
 }
 
 // run carries one command line out and returns its exit code.

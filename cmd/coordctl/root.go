@@ -73,6 +73,9 @@ type control struct {
 	timeout       time.Duration
 	// exitOffset is what is added to the exit code of a failure; see [exitOfRun].
 	exitOffset int
+	// command is what is carried out, and given its arguments; nil before that.
+	command *cobra.Command
+	given   []string
 	// looks says that the command changes nothing: none of its calls leaves a doubt.
 	looks bool
 	// waits says that --wait is a part of the time that a call has.
@@ -94,7 +97,10 @@ func (c *control) root() *cobra.Command {
 		SilenceUsage:       true,
 		DisableSuggestions: true,
 		CompletionOptions:  cobra.CompletionOptions{DisableDefaultCmd: true},
-		PersistentPreRunE:  func(command *cobra.Command, _ []string) error { return c.check(command) },
+		PersistentPreRunE: func(command *cobra.Command, arguments []string) error {
+			c.command, c.given = command, arguments
+			return c.check(command)
+		},
 		RunE: func(command *cobra.Command, _ []string) error {
 			return usagef("which command? `coordctl --help` lists them")
 		},
@@ -201,7 +207,7 @@ func flagError(command *cobra.Command, err error) error {
 	if flag.Name == "help" || flag.Name == "version" {
 		return usagef("--%s takes no value", flag.Name)
 	}
-	for _, ours := range []error{errGivenTwice, errEmpty} {
+	for _, ours := range []error{errGivenTwice, errEmpty, errEmptyNeeded} {
 		if errors.Is(err, ours) {
 			return usagef("--%s %v", flag.Name, ours)
 		}
@@ -306,7 +312,10 @@ func once(flags *pflag.FlagSet) {
 	flags.VisitAll(func(flag *pflag.Flag) {
 		if _, repeats := flag.Value.(pflag.SliceValue); !repeats {
 			_, empty := flag.Annotations[emptyAnnotation]
-			flag.Value = &onceValue{Value: flag.Value, full: flag.Value.Type() == "string" && !empty}
+			flag.Value = &onceValue{
+				Value: flag.Value, full: flag.Value.Type() == "string" && !empty,
+				needed: strings.Contains(flag.Usage, "(required)"), // as it says of itself
+			}
 			if flag.DefValue == "0s" {
 				flag.DefValue = "" // else the help text calls it the default
 			}
@@ -327,12 +336,15 @@ func mayBeEmpty(flags *pflag.FlagSet, names ...string) {
 var (
 	errGivenTwice = errors.New("is given twice and takes one value")
 	errEmpty      = errors.New("is empty: give it a value, or leave it out")
+	// errEmptyNeeded is that of a flag that cannot be left out.
+	errEmptyNeeded = errors.New("is empty, and is required: is a variable of the script not set?")
 )
 
 type onceValue struct {
 	pflag.Value
-	full  bool // it refuses an empty text
-	given bool
+	full   bool // it refuses an empty text
+	needed bool // it cannot be left out
+	given  bool
 }
 
 // Set implements pflag.Value.
@@ -340,6 +352,8 @@ func (v *onceValue) Set(text string) error {
 	switch {
 	case v.given:
 		return errGivenTwice
+	case v.full && text == "" && v.needed:
+		return errEmptyNeeded
 	case v.full && text == "":
 		return errEmpty
 	}

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -494,6 +495,11 @@ func (r *runner) releaseUnstarted(reservation *client.Reservation, why error) er
 		cause, code = "PATH finds it in the current directory only; write ./ before it", exitNotFound
 	case errors.Is(why, os.ErrNotExist):
 		code = exitNotFound
+		if found, err := exec.LookPath(r.arguments[0]); err == nil {
+			cause = found + " is there, and what its first line names as its interpreter, or a program's loader, is not"
+		}
+	case errors.Is(why, syscall.ENOEXEC):
+		cause += "; a script names its interpreter in its first line, as in #!/bin/sh, or is given to it: -- sh " + r.arguments[0]
 	}
 	return localError{err: fmt.Errorf("cannot run %q: %s", r.arguments[0], cause), exit: code}
 }

@@ -46,7 +46,7 @@ func (s *adminService) ReplaceMember(ctx context.Context, request *coordinatorv1
 		}
 		return s.replaceIn(ctx, number, request.GetNodeId())
 	}
-	if err := s.checkOthers(ctx); err != nil {
+	if err := s.checkOthers(ctx, request.GetNodeId()); err != nil {
 		return nil, err
 	}
 	newcomer, err := s.membership.Newcomer(ctx, request.GetNodeId())
@@ -69,12 +69,15 @@ func (s *adminService) ReplaceMember(ctx context.Context, request *coordinatorv1
 	return response, nil
 }
 
-// checkOthers refuses where this node is the only member, whatever is named: what a lost one
-// had stored comes from the others.
-func (s *adminService) checkOthers(ctx context.Context) error {
+// checkOthers refuses where this node is the only member: what a lost one had stored comes from the
+// others.
+func (s *adminService) checkOthers(ctx context.Context, named string) error {
 	self, members := s.cluster.NodeID(), s.cluster.Members(ctx)
-	if len(members) == 0 || slices.ContainsFunc(members, func(m Member) bool { return m.NodeID != self }) {
+	switch {
+	case len(members) == 0 || slices.ContainsFunc(members, func(m Member) bool { return m.NodeID != self }):
 		return nil
+	case named != self:
+		return UnknownNode("node_id", named, []string{self})
 	}
 	return InvalidNode(fmt.Sprintf("cannot be replaced: %s is the only member of this cluster, and no other has its records. "+
 		"Keep it on its data directory; if that is lost, so are the records: start it with an empty one, which makes a new cluster", self))
