@@ -17,7 +17,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/atmostonce/coordinator/client"
@@ -132,13 +131,13 @@ func TestNotesInJSON(t *testing.T) {
 	}
 }
 
-// slow is an output that takes something for each time that it is told to.
-type slow struct {
+// slowReader is an output that takes something for each time that it is told to.
+type slowReader struct {
 	takes chan struct{}
 	took  []string
 }
 
-func (s *slow) Write(text []byte) (int, error) {
+func (s *slowReader) Write(text []byte) (int, error) {
 	<-s.takes
 	s.took = append(s.took, string(text))
 	return len(text), nil
@@ -148,7 +147,7 @@ func (s *slow) Write(text []byte) (int, error) {
 // waited for.
 func TestNothingFollowsAnError(t *testing.T) {
 	leakless(t)
-	reader := &slow{takes: make(chan struct{}, 2)}
+	reader := &slowReader{takes: make(chan struct{}, 2)}
 	c := &control{world: world{stderr: &outlet{to: reader, signals: newSignals()}}}
 	c.note("first")
 	c.note("second")
@@ -170,7 +169,7 @@ func reserved(t *testing.T, s *stub, timeout time.Duration) (*runner, *client.Re
 	r := &runner{
 		control: &control{
 			endpoints: []string{serve(t, s)}, timeout: timeout,
-			world: world{stderr: said, signals: newSignals()}, security: security{transport: insecure.NewCredentials()},
+			world: world{stderr: said, signals: newSignals()},
 		},
 		flags:     &runFlags{settle: settleDefault},
 		arguments: []string{"c"},
