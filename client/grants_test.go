@@ -3,7 +3,6 @@ package client_test
 import (
 	"context"
 	"net"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,15 +13,18 @@ import (
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 )
 
-// answering answers each Reserve with the same, and counts them.
+// answering answers each Reserve with the same.
 type answering struct {
 	coordinatorv1.UnimplementedCoordinatorServiceServer
 	answer   *coordinatorv1.ReserveResponse
-	reserves atomic.Int64
+	reserves chan struct{}
 }
 
 func (a *answering) Reserve(context.Context, *coordinatorv1.ReserveRequest) (*coordinatorv1.ReserveResponse, error) {
-	a.reserves.Add(1)
+	select {
+	case a.reserves <- struct{}{}:
+	default: // nobody looks any more
+	}
 	return a.answer, nil
 }
 
@@ -40,7 +42,7 @@ func TestWhatIsNoGrant(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			listener, err := net.Listen("tcp", "127.0.0.1:0")
 			wantNone(t, err)
-			server, answers := grpc.NewServer(), &answering{answer: outcome}
+			server, answers := grpc.NewServer(), &answering{answer: outcome, reserves: make(chan struct{}, 2)}
 			coordinatorv1.RegisterCoordinatorServiceServer(server, answers)
 			ended := make(chan error, 1)
 			go func() { ended <- server.Serve(listener) }()
@@ -52,11 +54,12 @@ func TestWhatIsNoGrant(t *testing.T) {
 				t.Fatalf("admitted: %+v", r)
 			}
 			want(t, err, client.ErrUnknown, client.ErrUnavailable)
-			for given := time.Now().Add(10 * time.Second); answers.reserves.Load() < 2 && time.Now().Before(given); {
-				time.Sleep(time.Millisecond)
-			}
-			if answers.reserves.Load() < 2 {
-				t.Error("it was not given back")
+			for asked := range 2 {
+				select {
+				case <-answers.reserves:
+				case <-time.After(30 * time.Second):
+					t.Fatalf("it was asked for %d times, and not given back", asked)
+				}
 			}
 			_ = c.Close()
 		})

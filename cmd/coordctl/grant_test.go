@@ -25,10 +25,13 @@ func granting(token string, remaining time.Duration, previous *coordinatorv1.Pre
 	}}}
 }
 
+// takes is how long an answer takes: the time itself is what is looked at, and more of it does no harm.
+func takes(d time.Duration) { <-time.After(d) }
+
 // slow grants for less than its answer takes.
 func slow(previous *coordinatorv1.Previous) func(int) (*coordinatorv1.ReserveResponse, error) {
 	return func(int) (*coordinatorv1.ReserveResponse, error) {
-		time.Sleep(200 * time.Millisecond)
+		takes(200 * time.Millisecond)
 		return granting("T", 200*time.Millisecond, previous), nil
 	}
 }
@@ -88,12 +91,12 @@ func TestAGrantThatWasOverOnTheWayAdmitsNobody(t *testing.T) {
 func TestWhatIsLeftIsCountedFromTheSending(t *testing.T) {
 	leakless(t)
 	window := time.Minute
-	s := &stub{extend: func(context.Context) error { time.Sleep(100 * time.Millisecond); return nil }, extended: &window}
+	s := &stub{extend: func(context.Context) error { takes(100 * time.Millisecond); return nil }, extended: &window}
 	s.reserve = func(call int) (*coordinatorv1.ReserveResponse, error) {
 		if call == 1 {
 			return nil, reason.Error(reason.NoLeader, "")
 		}
-		time.Sleep(100 * time.Millisecond)
+		takes(100 * time.Millisecond)
 		answer := granting("T", 40*time.Second, nil)
 		answer.GetGranted().Waited = durationpb.New(20 * time.Second)
 		return answer, nil
@@ -124,7 +127,7 @@ func TestAnExtensionThatWasOverOnTheWay(t *testing.T) {
 		200 * time.Millisecond: {reason.ExitNotOwner, "coordctl: RESERVATION_LAPSED: the extension was over when it arrived: it is for 200ms "},
 		0:                      {reason.ExitUnavailable, "coordctl: UNIMPLEMENTED: the coordinator gave an extension without a time; coordctl does not know"},
 	} {
-		s := &stub{extended: &extended, extend: func(context.Context) error { time.Sleep(extended); return nil }}
+		s := &stub{extended: &extended, extend: func(context.Context) error { takes(extended); return nil }}
 		code, stdout, stderr := command(t, "extend", "k", "--token", "T", "--endpoints", serve(t, s))
 		if code != want.code || stdout != "" || !strings.HasPrefix(stderr, want.said) {
 			t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
