@@ -69,7 +69,7 @@ func TestAReplacementByWhoDoesNotAnswer(t *testing.T) {
 		reason.ExitUsage:       reason.Violation(reason.InvalidArgument, "node_id", "names a node that belongs to another cluster"),
 	} {
 		at := serve(t, &replacer{clusterID: "c", replace: func() (*coordinatorv1.ReplaceMemberResponse, error) { return nil, err }})
-		want := reason.Of(err).Message
+		want := strings.Replace(reason.Of(err).Message, "node_id", `NODE "n2"`, 1) // as it is called here
 		code, stdout, stderr := command(t, "--endpoints", at, "members", "replace", "n2")
 		if code != exit || stdout != "" || stderr != "coordctl: INVALID_ARGUMENT: "+want+"\n" {
 			t.Errorf("exit code %d, %q, %q, want %d", code, stdout, stderr, exit)

@@ -80,8 +80,8 @@ func (c *control) checkSecurity(command *cobra.Command) error {
 		}
 	}
 	switch {
-	case command.Flags().Changed(tlsFlag) && !s.tls && s.files.Given():
-		return usagef("--%s is false, and files are given to encrypt with", tlsFlag)
+	case c.source(command, tlsFlag) != "--"+tlsFlag && !s.tls && s.files.Given(), command.Flags().Changed(tlsFlag) && !s.tls && s.files.Given():
+		return usagef("%s is false, and files are given to encrypt with", c.source(command, tlsFlag))
 	case s.files.Certificate != "" && s.files.Key == "":
 		return usagef("--%s is missing: it is the key of --%s", tlsKeyFlag, tlsCertFlag)
 	case s.files.Key != "" && s.files.Certificate == "":
@@ -92,7 +92,7 @@ func (c *control) checkSecurity(command *cobra.Command) error {
 	opened, err := certs.Open(s.files, slog.New(slog.DiscardHandler))
 	if file := (*certs.FileError)(nil); errors.As(err, &file) {
 		flag := [...]string{certs.Certificate: tlsCertFlag, certs.Key: tlsKeyFlag, certs.Authorities: tlsCAFlag}[file.Part]
-		return usagef("%s names %s, which %s", c.source(command, flag), file.Path, file.Problem)
+		return usagef("%s %s", c.source(command, flag), file.OfSetting())
 	}
 	if err != nil {
 		return err

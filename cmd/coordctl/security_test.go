@@ -99,11 +99,13 @@ func TestWhatIsWrongWithTLSFlags(t *testing.T) {
 		{nil, []string{"--tls-ca", ""}, "--tls-ca is empty"},
 		{nil, []string{"--tls=false", "--tls-ca", files.Authorities}, "--tls is false, and files are given to encrypt with"},
 		{[]string{"COORDCTL_TLS_CA=" + absent}, nil, "COORDCTL_TLS_CA names " + absent},
+		{[]string{"COORDCTL_TLS_KEY=-----BEGIN PRIVATE KEY-----\nSECRET", "COORDCTL_TLS_CERT=" + files.Certificate}, nil, "COORDCTL_TLS_KEY holds PEM text, and takes the name of a file\n"},
+		{[]string{"COORDCTL_TLS=false", "COORDCTL_TLS_CA=" + files.Authorities}, nil, "COORDCTL_TLS is false, and files are given to encrypt with"},
 		{[]string{"COORDCTL_TLS=perhaps"}, nil, `COORDCTL_TLS is "perhaps", it must be true or false`},
 		{[]string{"COORDCTL_TLS_CRT=x"}, nil, "unknown environment variable COORDCTL_TLS_CRT; the nearest that there is: COORDCTL_TLS_CERT"},
 	} {
 		code, stdout, stderr := in(t, test.environment, append([]string{"shards"}, test.flags...)...)
-		if code != reason.ExitUsage || stdout != "" || !strings.Contains(stderr, test.want) {
+		if code != reason.ExitUsage || stdout != "" || !strings.Contains(stderr, test.want) || strings.Contains(stderr, "SECRET") {
 			t.Errorf("%v %v: exit code %d, %q, want %q", test.environment, test.flags, code, stderr, test.want)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,31 +45,46 @@ func TestWhatIsWrongWithAFileIsNamed(t *testing.T) {
 	broken := put("broken.pem", "-----BEGIN CERTIFICATE-----\naGVsbG8=\n-----END CERTIFICATE-----\n")
 	large := put("large.pem", strings.Repeat("\n", certs.FileBytesMax+1))
 	absent := filepath.Join(dir, "absent.pem")
+	secret := "-----BEGIN PRIVATE KEY-----\nSECRET\n"
+	encrypted := put("encrypted.pem", "-----BEGIN ENCRYPTED PRIVATE KEY-----\naGVsbG8=\n-----END ENCRYPTED PRIVATE KEY-----\n")
+	whole := string(authority.PEM())
+	cutOff := put("cut.pem", whole+whole[:200])
+	damaged := put("damaged.pem", whole+"-----BEGIN CERTIFICATE-----\naGVsbG8=\n-----END CERTIFICATE-----\n")
+	pipe := filepath.Join(dir, "pipe.pem")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
 
 	for name, test := range map[string]struct {
 		change func(*certs.Files)
 		part   certs.Part
 		want   string
 	}{
-		"no certificate":          {func(f *certs.Files) { f.Certificate = absent }, certs.Certificate, absent + " cannot be read: no such file or directory"},
-		"a directory":             {func(f *certs.Files) { f.Certificate = dir }, certs.Certificate, "is a directory"},
-		"no key":                  {func(f *certs.Files) { f.Key = absent }, certs.Key, absent + " cannot be read"},
-		"no authorities":          {func(f *certs.Files) { f.Authorities = absent }, certs.Authorities, absent + " cannot be read"},
-		"words for a certificate": {func(f *certs.Files) { f.Certificate = words }, certs.Certificate, words + " holds no certificate in PEM"},
-		"words for a key":         {func(f *certs.Files) { f.Key = words }, certs.Key, words + " holds no private key in PEM"},
-		"words for authorities":   {func(f *certs.Files) { f.Authorities = words }, certs.Authorities, words + " holds no certificate in PEM"},
-		"a key for a certificate": {func(f *certs.Files) { f.Certificate = f.Key }, certs.Certificate, "holds no certificate in PEM"},
-		"a certificate for a key": {func(f *certs.Files) { f.Key = f.Certificate }, certs.Key, "is not the key of "},
-		"another's key":           {func(f *certs.Files) { f.Key = other.Key }, certs.Key, other.Key + " is not the key of " + good.Certificate},
-		"a broken certificate":    {func(f *certs.Files) { f.Certificate = broken }, certs.Certificate, broken + " holds a certificate that cannot be read: "},
-		"too large a file":        {func(f *certs.Files) { f.Authorities = large }, certs.Authorities, "it is larger than 1048576 bytes"},
+		"no certificate":                 {func(f *certs.Files) { f.Certificate = absent }, certs.Certificate, absent + " cannot be read: no such file or directory"},
+		"a directory":                    {func(f *certs.Files) { f.Certificate = dir }, certs.Certificate, "is a directory"},
+		"no key":                         {func(f *certs.Files) { f.Key = absent }, certs.Key, absent + " cannot be read"},
+		"no authorities":                 {func(f *certs.Files) { f.Authorities = absent }, certs.Authorities, absent + " cannot be read"},
+		"words for a certificate":        {func(f *certs.Files) { f.Certificate = words }, certs.Certificate, words + " holds no certificate in PEM"},
+		"words for a key":                {func(f *certs.Files) { f.Key = words }, certs.Key, words + " holds no private key in PEM"},
+		"words for authorities":          {func(f *certs.Files) { f.Authorities = words }, certs.Authorities, words + " holds no certificate in PEM"},
+		"a key for a certificate":        {func(f *certs.Files) { f.Certificate = f.Key }, certs.Certificate, "holds no certificate in PEM"},
+		"a certificate for a key":        {func(f *certs.Files) { f.Key = f.Certificate }, certs.Key, "holds no private key in PEM"},
+		"another's key":                  {func(f *certs.Files) { f.Key = other.Key }, certs.Key, other.Key + " is not the key of " + good.Certificate},
+		"a broken certificate":           {func(f *certs.Files) { f.Certificate = broken }, certs.Certificate, broken + " holds a certificate that cannot be read: "},
+		"a name that is a secret":        {func(f *certs.Files) { f.Key = secret }, certs.Key, "holds PEM text, and takes the name of a file"},
+		"an encrypted key":               {func(f *certs.Files) { f.Key = encrypted }, certs.Key, encrypted + " is encrypted: the key has to be there without a passphrase"},
+		"authorities cut off":            {func(f *certs.Files) { f.Authorities = cutOff }, certs.Authorities, cutOff + " holds 2 blocks of PEM, of which 1 can be read"},
+		"a damaged second authority":     {func(f *certs.Files) { f.Authorities = damaged }, certs.Authorities, damaged + " holds a certificate that cannot be read: "},
+		"a chain that is cut off":        {func(f *certs.Files) { f.Certificate = cutOff }, certs.Certificate, cutOff + " holds 2 blocks of PEM, of which 1 can be read"},
+		"a file that one would wait for": {func(f *certs.Files) { f.Authorities = pipe }, certs.Authorities, pipe + " cannot be read: it is no regular file"},
+		"too large a file":               {func(f *certs.Files) { f.Authorities = large }, certs.Authorities, "it is larger than 1048576 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			files := good
 			test.change(&files)
 			_, err := certs.Open(files, slog.New(slog.DiscardHandler))
 			var wrong *certs.FileError
-			if !errors.As(err, &wrong) || wrong.Part != test.part || !strings.Contains(err.Error(), test.want) {
+			if !errors.As(err, &wrong) || wrong.Part != test.part || !strings.Contains(err.Error(), test.want) || strings.Contains(wrong.OfSetting(), "SECRET") {
 				t.Errorf("got %v, want part %d and %q", err, test.part, test.want)
 			}
 		})
@@ -139,7 +155,7 @@ func TestBothEndsAreAsked(t *testing.T) {
 		"both as they should be":         {good, good, ""},
 		"nobody is asked":                {certs.Files{Certificate: good.Certificate, Key: good.Key}, certs.Files{Authorities: good.Authorities}, ""},
 		"a client without one":           {good, certs.Files{Authorities: good.Authorities}, "certificate required"},
-		"a client of another authority":  {good, certs.Files{Certificate: stranger.Certificate, Key: stranger.Key, Authorities: good.Authorities}, "certificate"},
+		"a client of another authority":  {good, certs.Files{Certificate: stranger.Certificate, Key: stranger.Key, Authorities: good.Authorities}, "unknown certificate authority"},
 		"a client whose own is over":     {good, over, "certificate"},
 		"a server of another authority":  {stranger, good, "signed by unknown authority"},
 		"a server whose own is over":     {over, good, "certificate has expired"},
@@ -226,6 +242,14 @@ func TestRenewal(t *testing.T) {
 		if told := look(); !strings.Contains(told, "were read again") || keeper.NotAfter().Equal(first) {
 			t.Errorf("renewed: %s, %v", told, keeper.NotAfter())
 		}
+		over, itsKey := next.Sign(t, time.Now().Add(-time.Minute), "127.0.0.1")
+		certstest.Put(t, files.Certificate, over)
+		certstest.Put(t, files.Key, itsKey)
+		if told := look(); !strings.Contains(told, "level=ERROR") || !strings.Contains(told, "was valid until ") || keeper.NotAfter().Before(first) {
+			t.Errorf("renewed by one that is over: %s, %v", told, keeper.NotAfter())
+		}
+		certstest.Put(t, files.Certificate, certificate)
+		certstest.Put(t, files.Key, key)
 		certstest.Put(t, files.Authorities, []byte("nothing"))
 		if told := look(); !strings.Contains(told, "holds no certificate") {
 			t.Errorf("lost authorities: %s", told)

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -41,12 +42,20 @@ const (
 // FileError says what is wrong with a file.
 type FileError struct {
 	Part    Part
-	Path    string
+	Path    string // "" where the name is none, and may be a secret
 	Problem string
 }
 
 // Error names the file first.
-func (e *FileError) Error() string { return e.Path + " " + e.Problem }
+func (e *FileError) Error() string { return strings.TrimPrefix(e.Path+" "+e.Problem, " ") }
+
+// OfSetting is the error behind the name of a setting that names the file.
+func (e *FileError) OfSetting() string {
+	if e.Path == "" {
+		return e.Problem
+	}
+	return "names " + e.Path + ", which " + e.Problem
+}
 
 // Given reports whether any file is named.
 func (f Files) Given() bool { return f != Files{} }
@@ -76,6 +85,9 @@ func (f Files) read() (*contents, error) {
 		if path == "" {
 			continue
 		}
+		if strings.Contains(path, "\n") || strings.Contains(path, "-----BEGIN") {
+			return nil, &FileError{part, "", "holds PEM text, and takes the name of a file"}
+		}
 		text, err := readFile(path)
 		if err != nil {
 			return nil, &FileError{part, path, "cannot be read: " + err.Error()}
@@ -85,12 +97,21 @@ func (f Files) read() (*contents, error) {
 	return read, nil
 }
 
+// readFile reads a file, and nothing that one would wait for.
 func readFile(path string) ([]byte, error) {
-	file, err := os.Open(path)
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, cause(err)
 	}
 	defer func() { _ = file.Close() }()
+	switch info, err := file.Stat(); {
+	case err != nil:
+		return nil, cause(err)
+	case info.IsDir():
+		return nil, errors.New("it is a directory")
+	case !info.Mode().IsRegular():
+		return nil, errors.New("it is no regular file")
+	}
 	text, err := io.ReadAll(io.LimitReader(file, FileBytesMax+1))
 	if err != nil {
 		return nil, cause(err)
@@ -113,7 +134,22 @@ func cause(err error) error {
 type material struct {
 	shown    []tls.Certificate // one, or none
 	believed *x509.CertPool    // nil: none is given
-	notAfter time.Time         // the first end among the certificates that are shown; zero: there are none
+	// From the last beginning to the first end among the certificates that are shown; zero: there
+	// are none.
+	notBefore, notAfter time.Time
+}
+
+// untimely returns why what is shown is not valid at a time; nil: it is, or nothing is shown.
+func (m *material) untimely(now time.Time) error {
+	switch {
+	case len(m.shown) == 0:
+		return nil
+	case now.Before(m.notBefore):
+		return fmt.Errorf("is not valid before %s", m.notBefore.UTC().Format(time.RFC3339))
+	case !now.Before(m.notAfter):
+		return fmt.Errorf("was valid until %s", m.notAfter.UTC().Format(time.RFC3339))
+	}
+	return nil
 }
 
 // parse makes sense of the files.
@@ -125,53 +161,99 @@ func (f Files) parse(read *contents) (*material, error) {
 		}
 	}
 	if f.Authorities != "" {
+		certificates, wrong := certificatesIn(read[Authorities])
+		if wrong != "" {
+			return nil, &FileError{Authorities, f.Authorities, wrong}
+		}
 		made.believed = x509.NewCertPool()
-		if !made.believed.AppendCertsFromPEM(read[Authorities]) {
-			return nil, &FileError{Authorities, f.Authorities, "holds no certificate in PEM"}
+		for _, certificate := range certificates {
+			made.believed.AddCert(certificate)
 		}
 	}
 	return made, nil
 }
 
 func (f Files) parseShown(read *contents, made *material) error {
-	if block, _ := pem.Decode(read[Certificate]); block == nil {
-		return &FileError{Certificate, f.Certificate, "holds no certificate in PEM"}
+	certificates, wrong := certificatesIn(read[Certificate])
+	if wrong != "" {
+		return &FileError{Certificate, f.Certificate, wrong}
 	}
-	if block, _ := pem.Decode(read[Key]); block == nil {
-		return &FileError{Key, f.Key, "holds no private key in PEM"}
+	if wrong := wrongKey(read[Key]); wrong != "" {
+		return &FileError{Key, f.Key, wrong}
 	}
 	pair, err := tls.X509KeyPair(read[Certificate], read[Key])
 	if err != nil {
-		return f.blame(read, err)
+		return &FileError{Key, f.Key, "is not the key of " + f.Certificate + ": " + problem(err)}
 	}
-	for _, der := range pair.Certificate {
-		certificate, err := x509.ParseCertificate(der)
-		if err != nil {
-			return &FileError{Certificate, f.Certificate, "holds a certificate that cannot be read: " + problem(err)}
+	made.shown = []tls.Certificate{pair}
+	made.notBefore, made.notAfter = certificates[0].NotBefore, certificates[0].NotAfter
+	for _, certificate := range certificates {
+		if certificate.NotBefore.After(made.notBefore) {
+			made.notBefore = certificate.NotBefore
 		}
-		if made.notAfter.IsZero() || certificate.NotAfter.Before(made.notAfter) {
+		if certificate.NotAfter.Before(made.notAfter) {
 			made.notAfter = certificate.NotAfter
 		}
 	}
-	made.shown = []tls.Certificate{pair}
 	return nil
 }
 
-// blame finds out which of the two files is at fault.
-func (f Files) blame(read *contents, err error) error {
-	for rest := read[Certificate]; ; {
+// begin is what every block of PEM begins with.
+const begin = "-----BEGIN "
+
+// blocksIn returns the blocks of a file, or what is wrong with it. The library passes over what it
+// cannot read: of a file that is being written, or was cut off, a part would be taken for the whole.
+func blocksIn(text []byte) (blocks []*pem.Block, wrong string) {
+	for rest := text; ; {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil {
-			return &FileError{Certificate, f.Certificate, "holds no certificate in PEM"}
+			break
 		}
+		blocks = append(blocks, block)
+	}
+	if began := bytes.Count(text, []byte(begin)); began != len(blocks) {
+		return nil, fmt.Sprintf("holds %d blocks of PEM, of which %d can be read: it is damaged, or not written to its end", began, len(blocks))
+	}
+	return blocks, ""
+}
+
+// certificatesIn returns the certificates of a file, at least one, or what is wrong with it.
+func certificatesIn(text []byte) (certificates []*x509.Certificate, wrong string) {
+	blocks, wrong := blocksIn(text)
+	if wrong != "" {
+		return nil, wrong
+	}
+	for _, block := range blocks {
 		if block.Type != "CERTIFICATE" {
 			continue
 		}
-		if _, bad := x509.ParseCertificate(block.Bytes); bad != nil {
-			return &FileError{Certificate, f.Certificate, "holds a certificate that cannot be read: " + problem(bad)}
+		certificate, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, "holds a certificate that cannot be read: " + problem(err)
 		}
-		return &FileError{Key, f.Key, "is not the key of " + f.Certificate + ": " + problem(err)}
+		certificates = append(certificates, certificate)
 	}
+	if len(certificates) == 0 {
+		return nil, "holds no certificate in PEM"
+	}
+	return certificates, ""
+}
+
+// wrongKey returns what is wrong with the file of a key, whichever certificate it is for.
+func wrongKey(text []byte) string {
+	blocks, wrong := blocksIn(text)
+	if wrong != "" {
+		return wrong
+	}
+	for _, block := range blocks {
+		switch {
+		case block.Type == "ENCRYPTED PRIVATE KEY", strings.Contains(block.Headers["Proc-Type"], "ENCRYPTED"):
+			return "is encrypted: the key has to be there without a passphrase"
+		case strings.HasSuffix(block.Type, "PRIVATE KEY"):
+			return ""
+		}
+	}
+	return "holds no private key in PEM"
 }
 
 // problem is an error of the library without its name.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"sync/atomic"
@@ -37,53 +38,83 @@ func Open(files Files, logger *slog.Logger) (*Keeper, error) {
 		return nil, err
 	}
 	k := &Keeper{files: files, logger: logger}
-	k.keep(&kept{made, read})
+	k.kept.Store(&kept{made, read})
+	if wrong := made.untimely(time.Now()); wrong != nil {
+		logger.Error("nobody will believe the certificate that is shown", "error", files.untimely(wrong))
+	}
 	return k, nil
 }
 
-func (k *Keeper) keep(state *kept) {
-	k.kept.Store(state)
-	if !state.notAfter.IsZero() && !time.Now().Before(state.notAfter) {
-		k.logger.Error("a certificate is over: nobody who looks will believe it", "file", k.files.Certificate, "not_after", state.notAfter)
-	}
-}
+// untimely is the error of a certificate that is not valid now.
+func (f Files) untimely(why error) error { return &FileError{Certificate, f.Certificate, why.Error()} }
 
-// Watch looks at the files every [LookEvery], until ctx ends.
-func (k *Keeper) Watch(ctx context.Context) {
+// errHangs is told where a look has not ended by the time of the next.
+var errHangs = fmt.Errorf("reading the files takes longer than %v", LookEvery)
+
+// Watch looks at the files every [LookEvery], until ctx ends. It does not wait for a look that
+// hangs then.
+func (k *Keeper) Watch(ctx context.Context) { k.watch(ctx, k.look) }
+
+func (k *Keeper) watch(ctx context.Context, look func() (changed bool, err error)) {
 	ticker := time.NewTicker(LookEvery)
 	defer ticker.Stop()
-	var told error // what the log was told last, and is still so
+	type outcome struct {
+		changed bool
+		err     error
+	}
+	var (
+		told  error        // what the log was told last, and is still so
+		looks chan outcome // nil: no look is under way
+	)
 	for {
+		var now outcome
 		select {
 		case <-ctx.Done():
 			return
+		case now = <-looks:
+			looks = nil
 		case <-ticker.C:
+			if looks == nil {
+				under := make(chan outcome, 1)
+				looks = under
+				go func() {
+					changed, err := look()
+					under <- outcome{changed, err}
+				}()
+				continue
+			}
+			now.err = errHangs
 		}
-		changed, err := k.look()
 		switch {
-		case err != nil && (told == nil || err.Error() != told.Error()):
-			k.logger.Error("certificates cannot be renewed: those that were read before are kept", "error", err)
-		case changed:
+		case now.err != nil && (told == nil || now.err.Error() != told.Error()):
+			k.logger.Error("certificates cannot be renewed: those that were read before are kept", "error", now.err)
+		case now.changed:
 			k.logger.Info("certificates were read again", "file", k.files.Certificate, "not_after", k.NotAfter())
 		}
-		told = err
+		told = now.err
 	}
 }
 
-// look takes up what the files hold now.
+// look takes up what the files hold now, unless it is a certificate that nobody believes now in
+// place of one that is believed.
 func (k *Keeper) look() (changed bool, err error) {
 	read, err := k.files.read()
 	if err != nil {
 		return false, err
 	}
-	if read.equal(k.kept.Load().contents) {
+	before := k.kept.Load()
+	if read.equal(before.contents) {
 		return false, nil
 	}
 	made, err := k.files.parse(read)
 	if err != nil {
 		return false, err
 	}
-	k.keep(&kept{made, read})
+	now := time.Now()
+	if wrong := made.untimely(now); wrong != nil && before.untimely(now) == nil {
+		return false, k.files.untimely(wrong)
+	}
+	k.kept.Store(&kept{made, read})
 	return true, nil
 }
 
@@ -126,10 +157,13 @@ func (k *Keeper) server(asked tls.ClientAuthType, protocols []string) *tls.Confi
 // to be the host that is dialed.
 func (k *Keeper) Client(host string) *tls.Config {
 	now := k.kept.Load()
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13, ServerName: host,
-		Certificates: now.shown, RootCAs: now.believed,
+	config := &tls.Config{MinVersion: tls.VersionTLS13, ServerName: host, RootCAs: now.believed}
+	if len(now.shown) > 0 {
+		// Whatever authorities the far end names: it should say that it does not believe this one, not
+		// that there was none.
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &now.shown[0], nil }
 	}
+	return config
 }
 
 // Listener encrypts what comes in over another one. The handshake takes place with the first Read

@@ -246,6 +246,9 @@ func (c *Config) validateAddresses() error {
 	if c.PeerAdvertise != "" && c.peerListen() == "" {
 		return wrong("peer-advertise", "is %s, and there is no peer port: it needs --peers or --peer-listen", c.PeerAdvertise)
 	}
+	if c.PeerTLS.Given() && c.peerListen() == "" {
+		return wrong(peerFiles[certs.Certificate], "is given, and there is no peer port: it needs --peers or --peer-listen")
+	}
 	return nil
 }
 

@@ -73,7 +73,7 @@ func keeper(files certs.Files, settings []string, logger *slog.Logger) (*certs.K
 	}
 	opened, err := certs.Open(files, logger)
 	if file := (*certs.FileError)(nil); errors.As(err, &file) {
-		return nil, wrong(settings[file.Part], "names %s, which %s", file.Path, file.Problem)
+		return nil, wrong(settings[file.Part], "%s", file.OfSetting())
 	}
 	return opened, err
 }

@@ -42,7 +42,8 @@ func TestWhatProtectsAPort(t *testing.T) {
 	}{
 		"nothing":                            {},
 		"a pair":                             {client: pair},
-		"all":                                {client: all, peer: all},
+		"all":                                {client: all, peer: all, change: func(c *Config) { c.PeerListen = "127.0.0.1:1" }},
+		"a peer's, without a peer port":      {peer: all, wrong: "peer-tls-cert"},
 		"a certificate without its key":      {client: certs.Files{Certificate: "c"}, wrong: "tls-key"},
 		"a key without its certificate":      {client: certs.Files{Key: "k"}, wrong: "tls-cert"},
 		"authorities alone":                  {client: certs.Files{Authorities: "a"}, wrong: "tls-cert"},
@@ -55,7 +56,7 @@ func TestWhatProtectsAPort(t *testing.T) {
 		"far away, everybody is asked":       {client: all, change: far},
 		"far peers, nothing":                 {client: all, change: farPeers, wrong: "peer-listen"},
 		"far peers, everybody is asked":      {peer: all, change: farPeers},
-		"far looks, nothing":                 {peer: all, change: farLooks, wrong: "http-listen"},
+		"far looks, nothing":                 {change: farLooks, wrong: "http-listen"},
 		"far looks, encrypted":               {client: pair, change: farLooks},
 		"far away, and that is accepted":     {change: func(c *Config) { far(c); farPeers(c); farLooks(c); c.Insecure = true }},
 		"accepted, and the files do not fit": {client: certs.Files{Key: "k"}, change: func(c *Config) { c.Insecure = true }, wrong: "tls-cert"},
@@ -85,7 +86,7 @@ func TestAFileThatCannotBeUsed(t *testing.T) {
 		"peer-tls-ca":   func(c *Config) { c.PeerTLS.Authorities = absent },
 	} {
 		cfg := alone(t)
-		cfg.TLS, cfg.PeerTLS = good, good
+		cfg.TLS, cfg.PeerTLS, cfg.PeerListen = good, good, "127.0.0.1:0"
 		change(&cfg)
 		_, err := Start(t.Context(), cfg)
 		var wrong *SettingError
