@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/atmostonce/coordinator/client"
 )
@@ -190,7 +191,7 @@ func (g *guard) check() error {
 	refuse(g.methods != nil && len(g.methods) == 0, "WithMethods: there are no methods")
 	for method := range g.methods {
 		service, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
-		refuse(!strings.HasPrefix(method, "/") || service == "" || name == "" || strings.ContainsAny(name, "/"),
+		refuse(!strings.HasPrefix(method, "/") || !protoreflect.FullName(service).IsValid() || !protoreflect.Name(name).IsValid(),
 			"WithMethods: %q is no full method, such as /shop.v1.Orders/Place", method)
 	}
 	refuse(g.fingerprint == nil, "the fingerprint is empty")

@@ -632,6 +632,8 @@ func TestOptions(t *testing.T) {
 		"no methods":     func() { grpcadmit.New(c, caller("x"), grpcadmit.WithMethods()) },
 		"no slash":       func() { grpcadmit.New(c, caller("x"), grpcadmit.WithMethods(place[1:])) },
 		"a service":      func() { grpcadmit.New(c, caller("x"), grpcadmit.WithMethods(place, "/shop.v1.Orders/")) },
+		"a star":         func() { grpcadmit.New(c, caller("x"), grpcadmit.WithMethods("/shop.v1.Orders/*")) },
+		"a space":        func() { grpcadmit.New(c, caller("x"), grpcadmit.WithMethods("/shop.v1 Orders/Place")) },
 		"by dots":        func() { grpcadmit.New(c, caller("x"), grpcadmit.WithMethods("shop.v1.Orders.Place")) },
 		"fingerprint":    func() { grpcadmit.New(c, caller("x"), grpcadmit.WithFingerprint(nil)) },
 		"operation":      func() { grpcadmit.New(c, caller("x"), grpcadmit.WithOperation(nil)) },

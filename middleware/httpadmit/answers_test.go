@@ -384,6 +384,7 @@ func TestOptions(t *testing.T) {
 		"no header":      {caller("a"), httpadmit.WithKeys(httpadmit.KeyFromHeader(""))},
 		"a header":       {caller("a"), httpadmit.WithKeys(httpadmit.KeyFromHeader("X-Delivery:"))},
 		"no methods":     {caller("a"), httpadmit.WithMethods()},
+		"a star":         {caller("a"), httpadmit.WithMethods("*")},
 		"an odd method":  {caller("a"), httpadmit.WithMethods("POST", "put")},
 		"two in one":     {caller("a"), httpadmit.WithMethods("POST, PUT")},
 		"no fingerprint": {caller("a"), httpadmit.WithFingerprint(httpadmit.Fingerprint{})},
