@@ -8,6 +8,8 @@ import (
 	"io"
 	"math"
 	"net"
+	"os"
+	"os/exec"
 	"runtime"
 	"sync"
 	"testing"
@@ -31,6 +33,10 @@ import (
 // What sessions may take is held against the memory that they do take: of clients that open all
 // the sessions they get, send all that is taken from them and read nothing.
 func TestSessionsTakeWhatTheyAreCountedAt(t *testing.T) {
+	if os.Getenv(aloneVariable) == "" {
+		runAlone(t)
+		return
+	}
 	const (
 		bound       = 32 << 20
 		connections = 2
@@ -144,6 +150,24 @@ func TestMessagesOfSessionsAreBounded(t *testing.T) {
 		n.server.Stop()
 		_ = n.connection.Close()
 	})
+}
+
+// aloneVariable is set in a process that does nothing but one test.
+const aloneVariable = "COORDINATOR_TEST_ALONE"
+
+// runAlone runs a test in a process of its own: memory is counted of all that goes on in one, and
+// what the tests before have left goes when it pleases.
+func runAlone(t *testing.T) {
+	t.Helper()
+	program, err := os.Executable()
+	wantNone(t, err)
+	command := exec.CommandContext(t.Context(), program, "-test.run=^"+t.Name()+"$", "-test.v")
+	command.Env = append(os.Environ(), aloneVariable+"=yes")
+	said, err := command.CombinedOutput()
+	t.Logf("%s", said)
+	if err != nil || !bytes.Contains(said, []byte("--- PASS: "+t.Name())) {
+		t.Errorf("alone: %v", err)
+	}
 }
 
 // inUse is the memory that is in use: the heap, without garbage, and stacks. What tests before have
