@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -139,11 +140,20 @@ func TestASignalBeforeTheStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		command := exec.Command("coordinator", "--config", settings)
+		command.Env = slices.DeleteFunc(os.Environ(), func(variable string) bool { return strings.HasPrefix(variable, environmentPrefix) })
 		var stderr bytes.Buffer
 		command.Stderr = &stderr
 		if err := command.Start(); err != nil {
 			t.Fatal(err)
 		}
+		ended := make(chan error, 1)
+		go func() {
+			ended <- command.Wait()
+			// Where it never came to read, somebody else has to, for the next line to go on.
+			if reader, err := os.OpenFile(settings, os.O_RDONLY|syscall.O_NONBLOCK, 0); err == nil {
+				_ = reader.Close()
+			}
+		}()
 		writer, err := os.OpenFile(settings, os.O_WRONLY, 0) // waits until it is read
 		if err == nil {
 			err = command.Process.Signal(which)
@@ -152,7 +162,7 @@ func TestASignalBeforeTheStart(t *testing.T) {
 			_ = command.Process.Kill()
 			t.Error(err)
 		}
-		if err := command.Wait(); err != nil || stderr.Len() > 0 {
+		if err := <-ended; err != nil || stderr.Len() > 0 {
 			t.Errorf("%v: %v, %s", which, err, &stderr)
 		}
 		_ = writer.Close()
