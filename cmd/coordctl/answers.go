@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/atmostonce/coordinator/internal/reason"
@@ -22,6 +23,7 @@ type answers struct {
 	at    string // the node at which the last try failed that has come to an end
 	why   error  // how; nil: it was answered
 	said  bool   // that is the answer of who is there
+	sent  bool   // it may have been asked: it was connected to
 }
 
 // passthrough is how a client with a dialer of its own names a node to gRPC.
@@ -36,8 +38,11 @@ func (a *answers) note(
 	a.asked = address
 	a.mu.Unlock()
 	began := time.Now()
-	var header, trailer metadata.MD
-	err := invoke(ctx, method, request, reply, conn, append(options[:len(options):len(options)], grpc.Header(&header), grpc.Trailer(&trailer))...)
+	var (
+		to              peer.Peer // nobody, unless the call was given a connection
+		header, trailer metadata.MD
+	)
+	err := invoke(ctx, method, request, reply, conn, append(options[:len(options):len(options)], grpc.Peer(&to), grpc.Header(&header), grpc.Trailer(&trailer))...)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch code := status.Code(err); {
@@ -47,7 +52,7 @@ func (a *answers) note(
 	case code == codes.DeadlineExceeded && a.why != nil && time.Since(began) < connectTimeout:
 		// The call's time was over before the node had its own: what was before tells more.
 	default:
-		a.at, a.why, a.said = address, err, answered(ctx, reason.Of(err), header, trailer)
+		a.at, a.why, a.said, a.sent = address, err, answered(ctx, reason.Of(err), header, trailer), to.Addr != nil
 	}
 	return err
 }
@@ -72,9 +77,9 @@ func (a *answers) answer() string {
 	return ""
 }
 
-// inWords says why there has been no good answer lately; "": there has been one. undialed is the
-// node that could not be connected to, if there is one.
-func (a *answers) inWords(undialed *dialFailure) string {
+// inWords says why there has been no good answer lately; "": there has been one. c knows what
+// has come of connecting to who was not asked.
+func (a *answers) inWords(c *control) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch failure := reason.Of(a.why); {
@@ -86,12 +91,12 @@ func (a *answers) inWords(undialed *dialFailure) string {
 		return string(failure.Reason) + " at " + a.at + ": " + failure.Message
 	case a.said:
 		return answerInWords(a.at, failure)
-	case undialed != nil && undialed.address == a.at && failure.Code == codes.Unavailable:
-		return "cannot connect to " + a.at + ": " + rootCause(undialed.err)
 	case failure.Code == codes.DeadlineExceeded:
 		return "no answer from " + a.at
+	case failure.Code == codes.Unavailable && a.sent:
+		return brokeInWords(a.at)
 	case failure.Code == codes.Unavailable:
-		return a.at + " does not answer, or the connection to it broke"
+		return c.unconnected(a.at)
 	default:
 		return a.at + ": " + failure.Message
 	}

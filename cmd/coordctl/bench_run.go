@@ -64,8 +64,8 @@ func (c *control) newBenchRun(name string, f *benchFlags, options []client.DialO
 	for _, call := range benchCalls {
 		b.taken[call] = &histogram{}
 	}
-	made, err := c.newClient(append(options, client.WithDialer(b.words.dialNode),
-		client.WithTransportCredentials(c.security.credentials(b.words.undial)), client.WithCallTimeout(c.timeout))...)
+	made, err := c.newClient(append(options, client.WithDialer(c.contacts.dial),
+		client.WithTransportCredentials(c.security.credentials(c.contacts.spoken)), client.WithCallTimeout(c.timeout))...)
 	if err != nil {
 		return nil, err
 	}
@@ -348,7 +348,7 @@ func (b *benchRun) showResult(took time.Duration, interrupted bool) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
-	case len(shown.Calls) > 0 || b.first != nil && b.words.dialed.Load():
+	case len(shown.Calls) > 0 || b.first != nil && b.contacts.any():
 	case b.first != nil:
 		return callError{failure: b.failure(b.first), exit: b.exit, told: true}
 	case interrupted:

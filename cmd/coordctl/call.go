@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -35,9 +34,6 @@ const (
 // connection is one endpoint. It is dialed when it is first called.
 type connection struct {
 	endpoint    string
-	encrypted   bool
-	undialed    atomic.Pointer[error] // why it was not connected to, the last time
-	dialed      atomic.Bool           // whether it was, the last time
 	grpc        *grpc.ClientConn
 	coordinator coordinatorv1.CoordinatorServiceClient
 	admin       coordinatorv1.AdminServiceClient
@@ -49,11 +45,11 @@ func (c *control) connect(i int) (*connection, error) {
 		c.connections = make([]*connection, len(c.endpoints))
 	}
 	if c.connections[i] == nil {
-		made := &connection{endpoint: c.endpoints[i], encrypted: c.security.encrypted()}
+		made := &connection{endpoint: c.endpoints[i]}
 		// Names are looked up as they are dialed, so that it is known why one was not.
 		opened, err := grpc.NewClient("passthrough:///"+made.endpoint,
-			grpc.WithContextDialer(made.dial),
-			grpc.WithTransportCredentials(c.security.credentials(func(_ string, err error) { made.undialed.Store(&err) })),
+			grpc.WithContextDialer(c.contacts.dial),
+			grpc.WithTransportCredentials(c.security.credentials(func(_ string, err error) { c.contacts.spoken(made.endpoint, err) })),
 			grpc.WithUnaryInterceptor(c.naming),
 			grpc.WithNoProxy(), // nodes are named as they are reached
 			grpc.WithDisableServiceConfig(),
@@ -85,28 +81,15 @@ func (c *control) naming(
 	return invoke(ctx, method, request, reply, conn, options...)
 }
 
-// dial connects, and keeps in mind why that failed: what gRPC makes of it is not for
-// people.
-func (c *connection) dial(ctx context.Context, address string) (net.Conn, error) {
-	opened, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
-	c.dialed.Store(err == nil)
-	if err != nil {
-		c.undialed.Store(&err)
-		return nil, err
-	}
-	c.undialed.Store(nil)
-	return opened, nil
-}
-
-// inWords says in one line what a failure is that no server has named. sent says that
+// failedInWords says in one line what a failure is that no server has named. sent says that
 // the call may have reached the node, answered that the failure is its answer, bound is which time
 // it has.
-func (c *connection) inWords(failure reason.Failure, sent, answered bool, bound string) string {
+func (c *control) failedInWords(endpoint string, failure reason.Failure, sent, answered bool, bound string) string {
 	over := failure.Code == codes.DeadlineExceeded
 	switch failure.Code {
 	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable:
 		if answered {
-			return answerInWords(c.endpoint, failure)
+			return answerInWords(endpoint, failure)
 		}
 	}
 	switch failure.Code {
@@ -116,25 +99,22 @@ func (c *connection) inWords(failure reason.Failure, sent, answered bool, bound 
 	default:
 		return failure.Message // said by whoever answered
 	}
-	switch {
+	switch known := c.contacts.of(endpoint); {
 	case sent && over:
-		return bound + " was over before " + c.endpoint + " answered"
+		return bound + " was over before " + endpoint + " answered"
 	case sent:
-		return "the connection to " + c.endpoint + " broke before there was an answer"
+		return brokeInWords(endpoint)
+	case over && known.why() == nil && known.dialed:
+		return bound + " was over before " + endpoint + " answered as a coordinator"
+	case over && known.why() == nil:
+		return bound + " was over before " + endpoint + " was connected to"
 	}
-	if why := c.undialed.Load(); why != nil {
-		return "cannot connect to " + c.endpoint + ": " + rootCause(*why)
-	}
-	switch {
-	case over && c.dialed.Load():
-		return bound + " was over before " + c.endpoint + " answered as a coordinator"
-	case over:
-		return bound + " was over before " + c.endpoint + " was connected to"
-	}
-	if c.encrypted {
-		return c.endpoint + " does not answer as a coordinator: it hangs, is something else, or asks for another certificate than --" + tlsCertFlag
-	}
-	return c.endpoint + " does not answer as a coordinator: it hangs, is something else, or speaks TLS, as with --" + tlsCAFlag
+	return c.unconnected(endpoint)
+}
+
+// brokeInWords is a connection that broke with a call on it.
+func brokeInWords(address string) string {
+	return "the connection to " + address + " broke before there was an answer"
 }
 
 // answered reports whether a failure that no reason was given for is the node's answer, or that of
@@ -251,7 +231,7 @@ func callEndpoints[A any](ctx context.Context, c *control, timeout time.Duration
 			if to.Addr == nil {
 				failure.Applied = reason.No
 			}
-			failure.Message = connection.inWords(failure, to.Addr != nil, answered(ctx, failure, header, trailer), c.boundOf(timeout))
+			failure.Message = c.failedInWords(connection.endpoint, failure, to.Addr != nil, answered(ctx, failure, header, trailer), c.boundOf(timeout))
 		}
 		if c.looks {
 			failure.Applied = reason.No

@@ -84,6 +84,7 @@ type control struct {
 	unhelped    error // why there was no help where it was asked for
 	notes       *notes
 	connections []*connection
+	contacts    contacts
 }
 
 func (c *control) root() *cobra.Command {

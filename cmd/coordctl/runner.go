@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net"
 	"os"
 	"os/exec"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -56,10 +54,8 @@ type runner struct {
 
 	client   *client.Client
 	answers  answers
-	undialed atomic.Pointer[dialFailure]
-	dialed   atomic.Bool // whether a node was connected to at all
-	doubt    error       // of a Reserve that may have been granted with nobody hearing of it; nil: none
-	settling bool        // calls have the time of --settle-timeout
+	doubt    error // of a Reserve that may have been granted with nobody hearing of it; nil: none
+	settling bool  // calls have the time of --settle-timeout
 }
 
 // ending is how a command ended.
@@ -73,12 +69,6 @@ type ending struct {
 	// passOn waits until its output was passed on, or is not any more; nil: there is none.
 	passOn   func()
 	breakOff func(why error) // ends the passing on
-}
-
-// dialFailure is the latest node that could not be connected to, and why, unless it could be since.
-type dialFailure struct {
-	address string
-	err     error
 }
 
 func (r *runner) run(ctx context.Context) error {
@@ -113,28 +103,10 @@ func (r *runner) run(ctx context.Context) error {
 
 // open makes the client.
 func (r *runner) open() (err error) {
-	r.client, err = r.newClient(client.WithDialer(r.dialNode), client.WithTransportCredentials(r.security.credentials(r.undial)),
+	r.client, err = r.newClient(client.WithDialer(r.contacts.dial), client.WithTransportCredentials(r.security.credentials(r.contacts.spoken)),
 		client.WithDialOptions(grpc.WithChainUnaryInterceptor(r.answers.note)), client.WithCallTimeout(r.timeout), client.WithSettleTimeout(r.flags.settle))
 	return err
 }
-
-// dialNode connects, and keeps in mind why that failed: what gRPC makes of it is not for
-// people.
-func (r *runner) dialNode(ctx context.Context, address string) (net.Conn, error) {
-	opened, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
-	if err != nil {
-		r.undial(address, err)
-		return nil, err
-	}
-	if before := r.undialed.Load(); before != nil && before.address == address {
-		r.undialed.CompareAndSwap(before, nil)
-	}
-	r.dialed.Store(true)
-	return opened, nil
-}
-
-// undial keeps in mind why a node could not be spoken to.
-func (r *runner) undial(address string, err error) { r.undialed.Store(&dialFailure{address, err}) }
 
 // tell says something to who wants to hear more.
 func (r *runner) tell(format string, arguments ...any) {
@@ -355,9 +327,9 @@ func (r *runner) failure(err error) reason.Failure {
 // inWords is an error of the client for people.
 func (r *runner) inWords(err error) string {
 	var failed *client.Error
-	switch undialed := r.undialed.Load(); {
+	switch latest, unconnected := r.contacts.latest(); {
 	case errors.Is(err, client.ErrClosed), errors.Is(err, context.Canceled):
-		if why := r.answers.inWords(undialed); why != "" {
+		if why := r.answers.inWords(r.control); why != "" {
 			return "interrupted (" + why + ")"
 		}
 		return "interrupted"
@@ -374,12 +346,18 @@ func (r *runner) inWords(err error) string {
 			return "no answer from " + silent + " in time"
 		}
 		return "no answer in time"
-	case failed.Reason == "" && errors.Is(err, client.ErrUnavailable) && undialed != nil:
-		return "cannot connect to " + undialed.address + ": " + rootCause(undialed.err)
+	case failed.Reason == "" && errors.Is(err, client.ErrUnavailable) && unconnected:
+		return r.unconnected(latest)
 	case failed.Reason == "" && failed.Code == codes.DeadlineExceeded:
 		return r.boundOfNow() + " was over before a node was connected to"
 	case failed.Reason == "" && errors.Is(err, client.ErrUnavailable):
-		return cmp.Or(r.answers.inWords(undialed), "no node answers")
+		if why := r.answers.inWords(r.control); why != "" {
+			return why
+		}
+		if latest != "" {
+			return r.unconnected(latest)
+		}
+		return "no node answers"
 	}
 	return failed.Message
 }
@@ -388,7 +366,7 @@ func (r *runner) inWords(err error) string {
 // renewed it, why nobody has.
 func (r *runner) unanswered(err error) error {
 	var answered *client.Error
-	if why := r.answers.inWords(r.undialed.Load()); why != "" && !errors.As(err, &answered) {
+	if why := r.answers.inWords(r.control); why != "" && !errors.As(err, &answered) {
 		return fmt.Errorf("%w: %s", err, why)
 	}
 	return err

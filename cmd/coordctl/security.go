@@ -4,11 +4,14 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -39,12 +42,13 @@ type security struct {
 	encrypting credentials.TransportCredentials // what comes of it; nil: plain text
 }
 
-// credentials are how a node is connected to. failed is told why one could not be.
-func (s *security) credentials(failed func(address string, err error)) credentials.TransportCredentials {
+// credentials are how a node is connected to. spoken is told why TLS could not be spoken with one, or
+// nil where it was.
+func (s *security) credentials(spoken func(address string, err error)) credentials.TransportCredentials {
 	if s.encrypting == nil {
 		return insecure.NewCredentials()
 	}
-	return noting{s.encrypting, failed}
+	return noting{s.encrypting, spoken}
 }
 
 // encrypted reports whether connections are.
@@ -113,43 +117,84 @@ func (c *control) source(command *cobra.Command, flag string) string {
 // is not for people.
 type noting struct {
 	credentials.TransportCredentials
-	failed func(address string, err error)
+	spoken func(address string, err error)
 }
 
 // ClientHandshake implements [credentials.TransportCredentials].
 func (n noting) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := n.TransportCredentials.ClientHandshake(ctx, authority, raw)
 	if err != nil {
-		if errors.Is(err, io.EOF) {
-			err = errNoTLS
-		}
-		n.failed(authority, err)
+		n.spoken(authority, unspokenInWords(err))
 		return nil, nil, err
 	}
-	return notedConn{conn, func(err error) { n.failed(authority, err) }}, info, nil
+	return &notedConn{Conn: conn, spoken: func(err error) { n.spoken(authority, err) }}, info, nil
 }
 
 // Clone implements [credentials.TransportCredentials].
 func (n noting) Clone() credentials.TransportCredentials {
-	return noting{n.TransportCredentials.Clone(), n.failed}
+	return noting{n.TransportCredentials.Clone(), n.spoken}
 }
 
-// errNoTLS is what a node that speaks plain text makes of TLS.
-var errNoTLS = errors.New("it ended the connection in place of speaking TLS")
+// otherCertificate is what a node has against the certificate that it is shown, or against none.
+const otherCertificate = "asks for another certificate than --" + tlsCertFlag
 
-// notedConn keeps in mind what the far end has against this one: in TLS 1.3 it says so only after
-// the handshake.
+// Why TLS is not spoken with a port.
+var (
+	errPlain    = errors.New("it speaks plain text: leave the --tls flags out")
+	errNoTLS    = errors.New("it ended the connection in place of speaking TLS, as what speaks plain text does: then leave the --tls flags out")
+	errUncalled = errors.New("it is no port for calls: it speaks TLS, and no HTTP/2")
+)
+
+// unspokenInWords is why TLS came to nothing, in words that say what to do where somebody can do
+// something.
+func unspokenInWords(err error) error {
+	var (
+		record tls.RecordHeaderError
+		said   = alert(err)
+	)
+	switch {
+	case errors.As(err, &record):
+		return errPlain
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET):
+		return errNoTLS
+	case said == noProtocol, strings.Contains(err.Error(), "missing selected ALPN property"): // gRPC has no name for it
+		return errUncalled
+	case strings.Contains(said, "certificate"):
+		return fmt.Errorf("it %s: %s", otherCertificate, said)
+	}
+	return err
+}
+
+// noProtocol is the alert of who speaks TLS, and nothing in it that is asked for.
+var noProtocol = alertName(tls.AlertError(120))
+
+// alert is what the far end has against this one; "": it has said nothing. The types of package tls
+// for it are its own.
+func alert(err error) string {
+	if said := (*net.OpError)(nil); errors.As(err, &said) && said.Op == "remote error" {
+		return alertName(said.Err)
+	}
+	return ""
+}
+
+func alertName(alert error) string { return strings.TrimPrefix(alert.Error(), "tls: ") }
+
+// notedConn keeps in mind what the far end has against this one, or that it has nothing: in TLS 1.3
+// it says so only after the handshake.
 type notedConn struct {
 	net.Conn
-	failed func(error)
+	spoken func(error)
+	heard  atomic.Bool // something but an alert
 }
 
 // Read implements [net.Conn].
-func (c notedConn) Read(into []byte) (int, error) {
+func (c *notedConn) Read(into []byte) (int, error) {
 	n, err := c.Conn.Read(into)
-	var alert tls.AlertError
-	if errors.As(err, &alert) {
-		c.failed(alert)
+	switch {
+	case n > 0 && !c.heard.Swap(true):
+		c.spoken(nil)
+	case err != nil && alert(err) != "":
+		c.spoken(unspokenInWords(err))
 	}
 	return n, err
 }

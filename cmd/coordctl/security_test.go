@@ -2,8 +2,17 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -34,6 +43,21 @@ func startSecured(t *testing.T, files certs.Files) string {
 	return n.Address().String()
 }
 
+// startProbes starts a port that speaks TLS and HTTP/1.1, and waits for it.
+func startProbes(t *testing.T, files certs.Files) string {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(files.Certificate, files.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server.Listener.Addr().String()
+}
+
 // Every command speaks TLS where it is told to, with the certificate that it is given.
 func TestTLS(t *testing.T) {
 	leakless(t)
@@ -42,6 +66,7 @@ func TestTLS(t *testing.T) {
 	asks := startSecured(t, files)
 	takesAll := startSecured(t, certs.Files{Certificate: files.Certificate, Key: files.Key})
 	plain := startSecured(t, certs.Files{})
+	uncalled := startProbes(t, files)
 
 	ca := []string{"--tls-ca", files.Authorities}
 	own := []string{"--tls-ca", files.Authorities, "--tls-cert", files.Certificate, "--tls-key", files.Key}
@@ -55,25 +80,34 @@ func TestTLS(t *testing.T) {
 		"more than is asked for":    {takesAll, own, ""},
 		"the system's authorities":  {takesAll, []string{"--tls"}, "cannot connect to " + takesAll + ": failed to verify certificate: x509: certificate signed by unknown authority"},
 		"of another authority":      {takesAll, []string{"--tls-ca", stranger.Authorities}, "signed by unknown authority"},
-		"TLS to a node without":     {plain, ca, "cannot connect to " + plain + ": "},
+		"TLS to a node without":     {plain, ca, "leave the --tls flags out"},
+		"TLS to the probes' port":   {uncalled, ca, "cannot connect to " + uncalled + ": it is no port for calls"},
 		"plain text to a node with": {takesAll, nil, takesAll + " does not answer as a coordinator: it hangs, is something else, or speaks TLS, as with --tls-ca"},
-		"no certificate":            {asks, ca, "certificate"},
-		"another's certificate":     {asks, append(ca, "--tls-cert", stranger.Certificate, "--tls-key", stranger.Key), "certificate"},
+		"no certificate":            {asks, ca, "asks for another certificate than --tls-cert"},
+		"another's certificate":     {asks, append(ca, "--tls-cert", stranger.Certificate, "--tls-key", stranger.Key), "asks for another certificate than --tls-cert"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // a refusal takes all of its time
-			for _, words := range [][]string{{"reserve", name}, {"shards"}, {"bench", "pairs", "--count", "3", "--no-progress"}} {
-				timeout := "30s"
+			for _, words := range [][]string{
+				{"reserve", name}, {"shards"}, {"bench", "pairs", "--count", "3", "--no-progress"}, {"run", "--key", name + ", run", "--", "true"},
+			} {
+				timeout, refused := "30s", reason.ExitUnavailable
 				if test.want != "" {
-					timeout = "5s"
+					timeout = "3s"
 				}
-				code, _, stderr := in(t, nil, append(append(words, "--endpoints", test.endpoint, "--timeout", timeout), test.flags...)...)
+				if words[0] == "run" {
+					refused += exitOfRun
+					if test.want == "" {
+						continue // it would start this program as its guard
+					}
+				}
+				code, _, stderr := in(t, nil, append(append([]string{"--endpoints", test.endpoint, "--timeout", timeout}, test.flags...), words...)...)
 				switch {
 				case test.want == "" && (code != 0 || stderr != ""):
 					t.Errorf("%v: exit code %d, %s", words, code, stderr)
-				case test.want != "" && code != reason.ExitUnavailable:
+				case test.want != "" && code != refused:
 					t.Errorf("%v: exit code %d, %s", words, code, stderr)
-				case words[0] != "bench" && !strings.Contains(stderr, test.want) || strings.Contains(stderr, "desc ="):
+				case !strings.Contains(stderr, test.want) || strings.Contains(stderr, "desc ="):
 					t.Errorf("%v: %q, want %q", words, stderr, test.want)
 				}
 			}
@@ -83,6 +117,66 @@ func TestTLS(t *testing.T) {
 	if code, _, stderr := in(t, environment, "shards", "--endpoints", asks); code != 0 {
 		t.Errorf("by the environment: exit code %d, %s", code, stderr)
 	}
+}
+
+// Why TLS came to nothing is said so that somebody can do something.
+func TestWhyTLSIsNotSpoken(t *testing.T) {
+	remote := func(alert tls.AlertError) error { return &net.OpError{Op: "remote error", Err: alert} }
+	for want, errs := range map[string][]error{
+		errPlain.Error():    {tls.RecordHeaderError{Msg: "first record does not look like a TLS handshake"}},
+		errNoTLS.Error():    {io.EOF, fmt.Errorf("read: %w", syscall.ECONNRESET)},
+		errUncalled.Error(): {remote(120), errors.New("credentials: cannot check peer: missing selected ALPN property")},
+		"it asks for another certificate than --tls-cert: certificate required":          {remote(116)},
+		"it asks for another certificate than --tls-cert: unknown certificate authority": {remote(48)},
+		"remote error: tls: internal error":                                              {remote(80)},
+	} {
+		for _, err := range errs {
+			if got := unspokenInWords(err).Error(); got != want {
+				t.Errorf("%v: %q, want %q", err, got, want)
+			}
+		}
+	}
+}
+
+// What a node has against TLS holds until it speaks it, and not until its port is reached again; where
+// all nodes are asked, one that could not be connected to is told first.
+func TestContacts(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	c := &control{}
+	told := func(want string) {
+		t.Helper()
+		latest, _ := c.contacts.latest()
+		if got := c.unconnected(latest); got != address+want && got != "cannot connect to "+address+want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	dial := func() {
+		if conn, err := c.contacts.dial(t.Context(), address); err == nil {
+			_ = conn.Close()
+		}
+	}
+	if latest, failed := c.contacts.latest(); latest != "" || failed || c.contacts.any() {
+		t.Errorf("%q before anything is connected to", latest)
+	}
+	dial()
+	told(" does not answer as a coordinator: it hangs, is something else, or speaks TLS, as with --tls-ca")
+	c.security.tls = true
+	told(" does not answer as a coordinator: it hangs, is something else, or asks for another certificate than --tls-cert")
+	c.contacts.spoken(address, errPlain)
+	dial()
+	c.contacts.spoken("another", nil)
+	told(": " + errPlain.Error())
+	c.contacts.spoken(address, nil)
+	dial()
+	told(" does not answer as a coordinator: it hangs, is something else, or asks for another certificate than --tls-cert")
+	_ = listener.Close()
+	dial()
+	c.contacts.spoken("another", nil)
+	told(": connection refused")
 }
 
 // What does not fit together is said before anything is asked.
