@@ -33,6 +33,35 @@ func (s *stuck) Write([]byte) (int, error) {
 	return 0, io.ErrClosedPipe
 }
 
+// What this program says begins a line, also behind what it has passed on, and adds nothing to that.
+func TestWhatIsSaidBeginsALine(t *testing.T) {
+	for _, test := range []struct{ script, want string }{
+		{"", "said\nsaid\n"},
+		{"a", "a\nsaid\nsaid\n"},
+		{"a\n", "a\nsaid\nsaid\n"},
+		{"a\n,b", "a\nb\nsaid\nsaid\n"},
+		{"a,\n", "a\nsaid\nsaid\n"},
+	} {
+		for name, passed := range map[string]func(io.Writer) io.Writer{"live": live, "replayed": replayed} {
+			var to bytes.Buffer
+			o := &outlet{to: &to, signals: newSignals()}
+			for piece := range strings.SplitSeq(test.script, ",") {
+				if n, err := passed(o).Write([]byte(piece)); n != len(piece) || err != nil {
+					t.Errorf("%s %q: wrote %d, %v", name, piece, n, err)
+				}
+			}
+			for range 2 {
+				if n, err := io.WriteString(o, "said\n"); n != len("said\n") || err != nil {
+					t.Errorf("%s %q: wrote %d, %v", name, test.script, n, err)
+				}
+			}
+			if to.String() != test.want {
+				t.Errorf("%s %q: %q, want %q", name, test.script, to.String(), test.want)
+			}
+		}
+	}
+}
+
 // One signal is enough where nobody takes what a command has to say: it is not waited for any longer,
 // and what has become of the call is told where that can be told.
 func TestASignalWhereNobodyTakesTheOutput(t *testing.T) {

@@ -37,8 +37,8 @@ type outputPipe struct {
 // pipes gives the command a pipe for each of its streams.
 func (s *supervision) pipes(r *runner, kept *capture) error {
 	for _, to := range []*passing{
-		{kept: kept, stream: streamStdout, to: bare(r.stdout)},
-		{kept: kept, stream: streamStderr, to: bare(r.stderr)},
+		{kept: kept, stream: streamStdout, to: live(r.stdout)},
+		{kept: kept, stream: streamStderr, to: live(r.stderr)},
 	} {
 		from, into, err := os.Pipe()
 		if err != nil {

@@ -552,7 +552,7 @@ func (r *runner) replay(c *client.CommittedError) error {
 		if piece.stream == streamStderr {
 			to = r.stderr
 		}
-		if _, err := to.Write(piece.bytes); err != nil {
+		if _, err := replayed(to).Write(piece.bytes); err != nil {
 			return localError{err: fmt.Errorf("it ran before and ended with %d, but its output cannot be written: %w", recorded.status, err)}
 		}
 	}
