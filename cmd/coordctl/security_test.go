@@ -58,6 +58,17 @@ func startProbes(t *testing.T, files certs.Files) string {
 	return server.Listener.Addr().String()
 }
 
+// led waits until each shard of a node has a leader: a call waits for the one of its own.
+func led(t *testing.T, endpoint string, flags ...string) {
+	t.Helper()
+	for i := range 20 {
+		code, _, stderr := in(t, nil, append(flags, "get", "--endpoints", endpoint, "--timeout", "30s", fmt.Sprint("nobody-", i))...)
+		if code != reason.ExitNotOwner {
+			t.Fatalf("the node answers with exit code %d, %s", code, stderr)
+		}
+	}
+}
+
 // Every command speaks TLS where it is told to, with the certificate that it is given.
 func TestTLS(t *testing.T) {
 	leakless(t)
@@ -70,6 +81,9 @@ func TestTLS(t *testing.T) {
 
 	ca := []string{"--tls-ca", files.Authorities}
 	own := []string{"--tls-ca", files.Authorities, "--tls-cert", files.Certificate, "--tls-key", files.Key}
+	led(t, asks, own...)
+	led(t, takesAll, ca...)
+	led(t, plain)
 	for name, test := range map[string]struct {
 		endpoint string
 		flags    []string
@@ -93,7 +107,7 @@ func TestTLS(t *testing.T) {
 			} {
 				timeout, refused := "30s", reason.ExitUnavailable
 				if test.want != "" {
-					timeout = "3s"
+					timeout = "6s"
 				}
 				if words[0] == "run" {
 					refused += exitOfRun
