@@ -35,9 +35,6 @@ func (c *control) members() *cobra.Command {
 				return err
 			}
 			shown := membersJSON{ClusterID: answer.GetClusterId(), Members: showMembers(answer.GetMembers())}
-			if len(shown.Members) == 0 && c.output != "json" {
-				c.note("the answering node belongs to no cluster yet, and so knows no members; `coordctl status` says what it waits for")
-			}
 			return c.showTable(shown, membersHeading, memberRows(shown.Members))
 		},
 	}

@@ -22,25 +22,6 @@ func (s *stub) GetShard(_ context.Context, request *coordinatorv1.GetShardReques
 	return &coordinatorv1.GetShardResponse{Shard: &coordinatorv1.Shard{Shard: request.GetShard(), Leader: s.leaders[request.GetShard()]}}, nil
 }
 
-// Members has none where the node belongs to no cluster yet.
-func (s *stub) Members(context.Context, *coordinatorv1.MembersRequest) (*coordinatorv1.MembersResponse, error) {
-	return &coordinatorv1.MembersResponse{}, nil
-}
-
-// A table without a member is not left without a word either.
-func TestMembersOfANodeThatWaits(t *testing.T) {
-	leakless(t)
-	address := serve(t, &stub{})
-	for form, want := range map[string]string{
-		"table": "coordctl: the answering node belongs to no cluster yet, and so knows no members; `coordctl status` says what it waits for\n", "json": "",
-	} {
-		code, stdout, stderr := command(t, "members", "-o", form, "--endpoints", address)
-		if code != 0 || stdout == "" || stderr != want {
-			t.Errorf("%s: exit code %d, stdout %q, stderr %q", form, code, stdout, stderr)
-		}
-	}
-}
-
 // A table in which shards have no leader, as right after a start, is not left without a
 // word. It is no failure, and what reads JSON gets nothing else.
 func TestShardsWithoutALeaderAreExplained(t *testing.T) {

@@ -201,7 +201,9 @@ func TestOrders(t *testing.T) {
 			time.Sleep(3 * time.Second)
 			for _, i := range order[:2] {
 				// Without all three there is none, and it is said whom they wait for.
-				if id := members(t, c, c.Nodes[i]).ClusterID; id != "" {
+				answer, err := coordinatorv1.NewAdminServiceClient(c.Nodes[i].Conn()).ClusterStatus(t.Context(), &coordinatorv1.ClusterStatusRequest{})
+				must(t, err)
+				if id := answer.GetClusterId(); id != "" {
 					t.Errorf("n%d is in cluster %s already", i+1, id)
 				}
 				must(t, c.Nodes[i].Said("waiting for", 10*time.Second))
