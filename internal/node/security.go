@@ -23,20 +23,16 @@ var (
 
 // validateTLS checks which files are named together.
 func (c *Config) validateTLS() error {
-	switch client, peer := c.TLS, c.PeerTLS; {
-	case client.Certificate == "" && client.Given():
+	switch files := c.TLS; {
+	case files.Certificate == "" && files.Given():
 		return wrong(clientFiles[certs.Certificate], "is missing: %s and %s are of no use without it", clientFiles[certs.Key], clientFiles[certs.Authorities])
-	case client.Key == "" && client.Given():
+	case files.Key == "" && files.Given():
 		return wrong(clientFiles[certs.Key], "is missing: it is the key of %s", clientFiles[certs.Certificate])
-	case peer.Given() && (peer.Certificate == "" || peer.Key == "" || peer.Authorities == ""):
-		missing := certs.Authorities
-		switch "" {
-		case peer.Certificate:
-			missing = certs.Certificate
-		case peer.Key:
-			missing = certs.Key
+	}
+	for part, file := range []string{certs.Certificate: c.PeerTLS.Certificate, certs.Key: c.PeerTLS.Key, certs.Authorities: c.PeerTLS.Authorities} {
+		if file == "" && c.PeerTLS.Given() {
+			return wrong(peerFiles[part], "is missing: nodes show each other who they are, with all of %s", strings.Join(peerFiles[:], ", "))
 		}
-		return wrong(peerFiles[missing], "is missing: nodes show each other who they are, with all of %s", strings.Join(peerFiles[:], ", "))
 	}
 	return nil
 }
