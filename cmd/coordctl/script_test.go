@@ -1,11 +1,9 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -13,12 +11,10 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/atmostonce/coordinator/internal/node"
-	"github.com/atmostonce/coordinator/internal/reason"
+	"github.com/atmostonce/coordinator/internal/certs"
 )
 
 func TestMain(m *testing.M) {
@@ -71,38 +67,11 @@ func inputs(env *testscript.Env) error {
 	return nil
 }
 
-// startNode starts a node by itself and returns where it listens.
+// startNode starts a node by itself and returns where it listens, once each shard has a leader.
 func startNode(t *testing.T) string {
 	t.Helper()
-	cfg := node.Default()
-	cfg.DataDir = filepath.Join(t.TempDir(), "data")
-	cfg.Listen = "127.0.0.1:0"
-	cfg.FreeBytesMin = 0
-	n, err := node.Start(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-		defer cancel()
-		if err := n.Stop(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-	select {
-	case <-n.Ready():
-	case <-n.Done():
-		t.Fatal(n.Err())
-	}
-	address := n.Address().String()
-	// Each shard elects by itself, and a call waits for the leader of its own.
-	for i := range 20 {
-		outside := world{stdin: strings.NewReader(""), stdout: io.Discard, stderr: io.Discard, environment: os.Environ()}
-		code := run(t.Context(), outside, []string{"get", "--endpoints", address, "--timeout", "30s", fmt.Sprint("nobody-", i)})
-		if code != reason.ExitNotOwner {
-			t.Fatalf("the node answers with exit code %d", code)
-		}
-	}
+	address := startSecured(t, certs.Files{})
+	led(t, address)
 	return address
 }
 

@@ -22,7 +22,8 @@ import (
 	"github.com/atmostonce/coordinator/internal/reason"
 )
 
-// startSecured starts a node by itself that speaks TLS, and waits for it.
+// startSecured starts a node by itself that speaks TLS where it is given files, and waits for its
+// shards.
 func startSecured(t *testing.T, files certs.Files) string {
 	t.Helper()
 	cfg := node.Default()
@@ -39,7 +40,11 @@ func startSecured(t *testing.T, files certs.Files) string {
 			t.Error(err)
 		}
 	})
-	<-n.Ready()
+	select {
+	case <-n.Ready():
+	case <-n.Done():
+		t.Fatal(n.Err())
+	}
 	return n.Address().String()
 }
 
