@@ -180,7 +180,13 @@ type File struct {
 	// meanwhile, by what is on it.
 	mu    sync.Mutex
 	state State
-	file  disk.Place // that holds state
+	at    places
+}
+
+// places are where the file is.
+type places struct {
+	file   disk.Place // that holds the state
+	coming disk.Place // that is taking its place; zero: none
 }
 
 // Open reads the node.json of a data directory, or makes one where the directory is
@@ -192,7 +198,7 @@ type File struct {
 func Open(dir, nodeID string, shards, shardsDefault int) (*File, error) {
 	f := &File{path: filepath.Join(dir, FileName)}
 	content, file, err := readFile(f.path)
-	f.file = file
+	f.at.file = file
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		if err := checkEmpty(dir); err != nil {
@@ -342,16 +348,21 @@ const temporary = ".tmp"
 // write replaces the file: after a crash it is the old one or the new one. It does
 // not touch a file that is somebody else's. One write runs at a time.
 func (f *File) write(state *State) error {
-	if old := f.current(); old.Path() != "" {
+	if old := f.places().file; old.Path() != "" {
 		if err := old.Check(); err != nil {
 			return err
 		}
 	}
-	file, err := replaceFile(f.path, encode(state))
+	file, err := replaceFile(f.path, encode(state), func(coming disk.Place) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.at.coming = coming
+	})
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.at.coming = disk.Place{}
 	if file.Path() != "" {
-		f.file = file
+		f.at.file = file
 	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", f.path, err)
@@ -361,8 +372,8 @@ func (f *File) write(state *State) error {
 }
 
 // replaceFile returns what is at the path now if it is the new file, also where it cannot
-// say whether that is durable.
-func replaceFile(path string, content []byte) (disk.Place, error) {
+// say whether that is durable. comes is told of that before it is there.
+func replaceFile(path string, content []byte, comes func(disk.Place)) (disk.Place, error) {
 	file, err := os.OpenFile(path+temporary, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return disk.Place{}, err
@@ -373,10 +384,12 @@ func replaceFile(path string, content []byte) (disk.Place, error) {
 	if err != nil {
 		return disk.Place{}, err
 	}
+	coming := disk.At(path, info)
+	comes(coming)
 	if err := os.Rename(path+temporary, path); err != nil {
 		return disk.Place{}, err
 	}
-	return disk.At(path, info), disk.SyncDirectory(filepath.Dir(path))
+	return coming, disk.SyncDirectory(filepath.Dir(path))
 }
 
 // Check returns [disk.ErrGone] where the file is not in its place any more, and another error
@@ -384,17 +397,20 @@ func replaceFile(path string, content []byte) (disk.Place, error) {
 func (f *File) Check() error {
 	for {
 		// Not under the lock: a disk that hangs does not keep State from answering.
-		file := f.current()
-		err := file.Check()
-		if err == nil || f.current() == file {
+		at := f.places()
+		err := at.file.Check()
+		if errors.Is(err, disk.ErrGone) && at.coming.Path() != "" {
+			err = at.coming.Check() // it is there already, and not durable yet
+		}
+		if err == nil || f.places() == at {
 			return err
 		}
 	}
 }
 
-// current returns where the file was when last written.
-func (f *File) current() disk.Place {
+// places returns where the file is, and where it is about to be.
+func (f *File) places() places {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.file
+	return f.at
 }

@@ -378,3 +378,32 @@ func TestDirectoryBehindALinkThatLeadsNowhere(t *testing.T) {
 		}
 	}
 }
+
+// A file that is replaced by its own node is in its place at every moment.
+func TestTheFileIsInItsPlaceWhileItIsWritten(t *testing.T) {
+	f, err := Open(t.TempDir(), "n1", 3, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	written := make(chan error, 1)
+	go func() {
+		var err error
+		for i := 0; i < 200 && err == nil; i++ {
+			_, err = f.CountStart()
+		}
+		written <- err
+	}()
+	for {
+		select {
+		case err := <-written:
+			if err != nil {
+				t.Error(err)
+			}
+			return
+		default:
+			if err := f.Check(); err != nil {
+				t.Fatal(errors.Join(err, <-written))
+			}
+		}
+	}
+}
