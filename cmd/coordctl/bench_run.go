@@ -64,8 +64,7 @@ func (c *control) newBenchRun(name string, f *benchFlags, options []client.DialO
 	for _, call := range benchCalls {
 		b.taken[call] = &histogram{}
 	}
-	made, err := c.newClient(append(options, client.WithDialer(c.contacts.dial),
-		client.WithTransportCredentials(c.security.credentials(c.contacts.spoken)), client.WithCallTimeout(c.timeout))...)
+	made, err := c.newClient(append(options, client.WithCallTimeout(c.timeout))...)
 	if err != nil {
 		return nil, err
 	}

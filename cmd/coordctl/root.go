@@ -284,10 +284,11 @@ func (c *control) check(command *cobra.Command) error {
 	return made.Close()
 }
 
-// newClient returns a client of the cluster, or an error that says which flag is wrong.
+// newClient returns a client of the cluster, whose contacts are kept in mind, or an error that says
+// which flag is wrong.
 func (c *control) newClient(options ...client.DialOption) (*client.Client, error) {
-	plain := client.WithTransportCredentials(c.security.credentials(func(string, error) {}))
-	options = append([]client.DialOption{plain}, options...)
+	dialed, secured := client.WithDialer(c.contacts.dial), client.WithTransportCredentials(c.security.credentials(c.contacts.spoken))
+	options = append(options, dialed, secured)
 	if c.cluster != "" {
 		options = append(options, client.WithCluster(c.cluster))
 	}
@@ -296,7 +297,7 @@ func (c *control) newClient(options ...client.DialOption) (*client.Client, error
 		return made, nil
 	}
 	from := c.endpointsFrom
-	if alone, err := client.Dial(c.endpoints, plain); err != nil {
+	if alone, err := client.Dial(c.endpoints, dialed, secured); err != nil {
 		wrong = err
 	} else {
 		_ = alone.Close() // it has connected to nobody

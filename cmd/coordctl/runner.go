@@ -103,8 +103,8 @@ func (r *runner) run(ctx context.Context) error {
 
 // open makes the client.
 func (r *runner) open() (err error) {
-	r.client, err = r.newClient(client.WithDialer(r.contacts.dial), client.WithTransportCredentials(r.security.credentials(r.contacts.spoken)),
-		client.WithDialOptions(grpc.WithChainUnaryInterceptor(r.answers.note)), client.WithCallTimeout(r.timeout), client.WithSettleTimeout(r.flags.settle))
+	r.client, err = r.newClient(client.WithDialOptions(grpc.WithChainUnaryInterceptor(r.answers.note)),
+		client.WithCallTimeout(r.timeout), client.WithSettleTimeout(r.flags.settle))
 	return err
 }
 

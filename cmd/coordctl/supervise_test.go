@@ -12,20 +12,29 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/atmostonce/coordinator/client"
 )
+
+// unowned is a run whose ownership has ended, and a command that nobody gets the signals of.
+func unowned(t *testing.T) (*runner, *client.Reservation, *exec.Cmd) {
+	t.Helper()
+	r, reservation, _ := reserved(t, &stub{}, time.Minute)
+	if err := reservation.Release(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	command := exec.Command("true")
+	if err := command.Run(); err != nil {
+		t.Fatal(err)
+	}
+	return r, reservation, command
+}
 
 // A command that SIGKILL does not end, because it hangs in the kernel or is another user's, is
 // not waited for without a bound.
 func TestACommandThatCannotBeKilledIsLeft(t *testing.T) {
 	leakless(t)
-	r, reservation, _ := reserved(t, &stub{}, time.Minute)
-	if err := reservation.Release(t.Context(), ""); err != nil {
-		t.Fatal(err)
-	}
-	command := exec.Command("true") // nobody gets its signals
-	if err := command.Run(); err != nil {
-		t.Fatal(err)
-	}
+	r, reservation, command := unowned(t)
 	synctest.Test(t, func(t *testing.T) {
 		r.signals = newSignals()
 		s := &supervision{reservation: reservation, guard: &guard{ended: true}, command: command, grace: time.Minute}
@@ -85,14 +94,7 @@ func TestWhatIsLeftBehindIsTold(t *testing.T) {
 // Who is told of it may stand still: the command is stopped all the same, and in time.
 func TestAStopWaitsForNobodyWhoIsTold(t *testing.T) {
 	leakless(t)
-	r, reservation, _ := reserved(t, &stub{}, time.Minute)
-	if err := reservation.Release(t.Context(), ""); err != nil {
-		t.Fatal(err)
-	}
-	command := exec.Command("true") // nobody gets its signals
-	if err := command.Run(); err != nil {
-		t.Fatal(err)
-	}
+	r, reservation, command := unowned(t)
 	synctest.Test(t, func(t *testing.T) {
 		never := make(chan struct{})
 		r.signals, r.stderr, r.flags.verbose = newSignals(), &stuck{asked: make(chan struct{}, 1), never: never}, true

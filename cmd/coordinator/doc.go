@@ -9,9 +9,9 @@
 // of a node that ends badly says why, and begins with "coordinator: ". Who reads them may go
 // away or stand still: a node goes on, and ends, without.
 //
-// It exits with 0 after SIGTERM or SIGINT, on which it stops gracefully; with 2 where a
+// It exits with 0 after SIGTERM, SIGINT or SIGHUP, on which it stops gracefully; with 2 where a
 // setting is wrong; and with 1 where it cannot start or go on, or a second signal
 // cut the stop short. A second signal within half a second counts as the first one. All
-// that holds from the moment on at which the settings have been read: a start that hangs is
-// cut off after --stop-timeout.
+// that holds from the beginning on: before there is a node there is nothing to stop, and a start
+// that hangs is cut off after --stop-timeout. SIGHUP is left ignored where it was (nohup).
 package main
