@@ -38,8 +38,9 @@ func TestCallsOfASessionWaitEncoded(t *testing.T) {
 			break
 		}
 	})
-	if allocations > 20 {
-		t.Errorf("%v allocations before the second call is asked for", allocations)
+	// All of the process are counted, also those of what tests before have left running.
+	if allocations > calls/1000 {
+		t.Errorf("%v allocations before the second of %d calls is asked for", allocations, calls)
 	}
 	got := 0
 	for _, err := range callsOf(received(t, encoded)) {
