@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"google.golang.org/grpc/codes"
+
+	"github.com/atmostonce/coordinator/internal/lease"
 )
 
 // DoOption is an option of [Client.Do]. Those of Reserve and of Commit are too.
@@ -106,7 +108,7 @@ func (c *Client) Do(ctx context.Context, id Identity, run func(context.Context, 
 	}
 	if err := ctx.Err(); err != nil {
 		// What it would run under is over already: for once it is certain that nothing happened.
-		r.giveUp(ctx, r.unused(reasonGoneBy))
+		r.giveUp(ctx, r.unused(lease.GoneBy))
 		return Result{}, err
 	}
 	response, ended, err := r.run(ctx, cfg, run)

@@ -14,7 +14,7 @@ func TestWhatTheClientLinks(t *testing.T) {
 	}
 	const module = "github.com/atmostonce/coordinator/"
 	allowed := []string{
-		module + "client", module + "gen/coordinator/v1", module + "internal/metakey",
+		module + "client", module + "gen/coordinator/v1", module + "internal/metakey", module + "internal/lease",
 		"google.golang.org/grpc", "google.golang.org/protobuf", "google.golang.org/genproto/googleapis/rpc",
 		"golang.org/x/net", "golang.org/x/text", // gRPC's
 		"golang.org/x/sys",

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/lease"
 )
 
 // Reservation is the right to run one operation, until its deadline. It may be used by
@@ -67,15 +68,15 @@ func (e PreviousEnd) String() string {
 }
 
 func previousOf(wire *coordinatorv1.Previous) Previous {
+	if lapse := lease.LapseBefore(wire); lapse != 0 {
+		return Previous{End: PreviousLapsed, Fence: lapse}
+	}
 	p := Previous{Reason: wire.GetReason(), Fence: wire.GetFence()}
 	switch wire.GetEnd() {
 	case coordinatorv1.PreviousEnd_PREVIOUS_END_NONE:
 		p.End = PreviousNone
 	case coordinatorv1.PreviousEnd_PREVIOUS_END_RELEASED:
 		p.End = PreviousReleased
-		if fence, ok := lapsedBefore(p.Reason); ok {
-			p = Previous{End: PreviousLapsed, Fence: fence}
-		}
 	case coordinatorv1.PreviousEnd_PREVIOUS_END_LAPSED:
 		p.End = PreviousLapsed
 	}
@@ -201,7 +202,7 @@ func (r *Reservation) Extend(ctx context.Context, ttl time.Duration) error {
 		return err
 	}
 	remaining := got.message.GetRemaining().AsDuration()
-	if !r.ownership.extend(got.sent + share(remaining)) {
+	if !r.ownership.extend(got.sent + lease.Share(remaining)) {
 		return r.ended()
 	}
 	r.mu.Lock()

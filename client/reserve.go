@@ -5,14 +5,13 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"strconv"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/lease"
 )
 
 // waitMost is how long one Reserve may be held back; a longer wait is several.
@@ -186,7 +185,7 @@ func (c *Client) reserve(ctx context.Context, id Identity, cfg reserveConfig) (*
 const overMost = 3
 
 // errOver reports a grant that was over when it arrived.
-var errOver = errors.New("the grant was over when it arrived")
+var errOver = errors.New(lease.WasOver)
 
 // attempt is one attempt to reserve, with one id over all its tries.
 type attempt struct {
@@ -268,49 +267,24 @@ func (a *attempt) granted(ctx context.Context, sent time.Duration, g *coordinato
 		previous: previousOf(g.GetPrevious()), onLapse: a.config.onLapse,
 		renewAt: sent + g.GetRemaining().AsDuration()/3,
 	}
-	deadline := sent + share(window)
+	deadline := sent + lease.Share(window)
 	if now := c.clock(); now < deadline {
 		r.ownership = begin(ctx, c.clock, r, now, deadline)
 		return r, nil
 	}
 	// Nobody has acted on it, and nobody will.
-	if err := r.release(ctx, r.unused(reasonOver), c.tryTimeout); err != nil {
+	if err := r.release(ctx, r.unused(lease.WasOver), c.tryTimeout); err != nil {
 		c.giveBack(ctx, r.giveBack)
 	}
 	return nil, errOver
 }
 
-// share is the part of a window that its owner may use: 99.9 %, since clocks may run
-// apart by 500 ppm each.
-func share(window time.Duration) time.Duration { return window - window/1000 - 1 }
-
-// Reasons of releases that the client makes by itself, of grants that nobody has acted on.
-const (
-	reasonOver   = "the grant was over when it arrived"
-	reasonGoneBy = "the caller was gone before it heard of the grant"
-	// reasonLapse is behind one of them where the attempt before had lapsed; its fence comes
-	// last.
-	reasonLapse = "; the attempt before it lapsed, with fence "
-)
-
-// unused is the reason of a release that nobody asked for. The coordinator tells an owner of the
-// one attempt before it. Where that is one which nobody heard of, the owner would not hear of a
-// lapse before: so that is passed on, and [previousOf] finds it there.
+// unused is the reason of a release that nobody asked for.
 func (r *Reservation) unused(why string) string {
-	if r.previous.End == PreviousLapsed {
-		why += reasonLapse + strconv.FormatUint(r.previous.Fence, 10)
+	if r.previous.End != PreviousLapsed {
+		return lease.Unused(why, 0)
 	}
-	return why
-}
-
-// lapsedBefore returns the fence of a lapse that was passed on in the reason of a release.
-func lapsedBefore(reason string) (fence uint64, ok bool) {
-	why, text, ok := strings.Cut(reason, reasonLapse)
-	if !ok || why != reasonOver && why != reasonGoneBy {
-		return 0, false
-	}
-	fence, err := strconv.ParseUint(text, 10, 64)
-	return fence, err == nil
+	return lease.Unused(why, r.previous.Fence)
 }
 
 // giveBackTTL is the window of a grant that is only asked for to be given back.
@@ -340,7 +314,7 @@ func (a *attempt) giveBack(ctx context.Context) error {
 }
 
 func (r *Reservation) giveBack(ctx context.Context) error {
-	return r.release(ctx, r.unused(reasonGoneBy), r.client.settleTimeout)
+	return r.release(ctx, r.unused(lease.GoneBy), r.client.settleTimeout)
 }
 
 func window(d *time.Duration) *durationpb.Duration {

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -11,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/lease"
 	"github.com/atmostonce/coordinator/internal/reason"
 )
 
@@ -45,15 +45,11 @@ func callOwning[Q, A any](
 	})
 }
 
-// left is what its owner has left of a window that was answered, and how long the answer took. As
-// package client reckons it: 99.9 % of the window since the try was sent, for clocks may run apart
-// by 500 ppm each.
+// left is what its owner has left of a window that was answered, and how long the answer took.
 func (w *stopwatch) left(window time.Duration) (left, took time.Duration) {
 	took = w.clock() - w.sent
-	return ownersShare(window) - took, took
+	return lease.Share(window) - took, took
 }
-
-func ownersShare(window time.Duration) time.Duration { return window - window/1000 - 1 }
 
 // tooLate says that a window was over when it arrived.
 func tooLate(what string, window, took time.Duration) string {
@@ -105,7 +101,7 @@ func (c *control) giveBackOver(
 		return stays + ", since whoever else has this attempt id may act under it", reason.Maybe
 	}
 	_, err := callCoordinator(ctx, c, c.timeout, coordinatorv1.CoordinatorServiceClient.Release, &coordinatorv1.ReleaseRequest{
-		Identity: request.GetIdentity(), Token: granted.GetToken(), Reason: reasonOver(granted.GetPrevious()),
+		Identity: request.GetIdentity(), Token: granted.GetToken(), Reason: lease.Unused(lease.WasOver, lease.LapseBefore(granted.GetPrevious())),
 	})
 	failed, is := err.(callError) //nolint:errorlint // it comes as it is
 	switch {
@@ -119,27 +115,6 @@ func (c *control) giveBackOver(
 		return "it could not be given back (" + err.Error() + "), and " + stays, reason.Maybe
 	}
 	return "it is not known whether it was given back (" + err.Error() + "): if not, " + stays, reason.Maybe
-}
-
-// What the Go client says where it gives back such a grant, and by which it finds a lapse before it:
-// the next owner is told of the one attempt before its own only.
-const (
-	reasonWasOver     = "the grant was over when it arrived"
-	reasonLapseBefore = "; the attempt before it lapsed, with fence "
-)
-
-// reasonOver is the reason of a release that passes on a lapse, of the attempt before or one before
-// that.
-func reasonOver(previous *coordinatorv1.Previous) string {
-	switch previous.GetEnd() {
-	case coordinatorv1.PreviousEnd_PREVIOUS_END_LAPSED:
-		return fmt.Sprint(reasonWasOver, reasonLapseBefore, previous.GetFence())
-	case coordinatorv1.PreviousEnd_PREVIOUS_END_RELEASED:
-		if _, fence, is := strings.Cut(previous.GetReason(), reasonLapseBefore); is {
-			return reasonWasOver + reasonLapseBefore + fence
-		}
-	}
-	return reasonWasOver
 }
 
 // untilItLapses says for how long a key is taken under which nothing was done.

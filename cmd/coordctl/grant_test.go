@@ -11,6 +11,7 @@ import (
 
 	"github.com/atmostonce/coordinator/client"
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/lease"
 	"github.com/atmostonce/coordinator/internal/reason"
 )
 
@@ -107,12 +108,12 @@ func TestWhatIsLeftIsCountedFromTheSending(t *testing.T) {
 		var shown struct{ Remaining string }
 		err := json.Unmarshal([]byte(stdout), &shown)
 		left, failed := time.ParseDuration(shown.Remaining)
-		if err != nil || failed != nil || code != reason.ExitDone || left > ownersShare(window)-100*time.Millisecond || left < window/2 {
+		if err != nil || failed != nil || code != reason.ExitDone || left > lease.Share(window)-100*time.Millisecond || left < window/2 {
 			t.Errorf("%s: exit code %d, %q, %q", line, code, stdout, stderr)
 		}
 	}
 	_, reservation, _ := reserved(t, &stub{}, time.Minute)
-	if left, most := reservation.Remaining(), ownersShare(time.Minute); left > most || left < most-30*time.Second {
+	if left, most := reservation.Remaining(), lease.Share(time.Minute); left > most || left < most-30*time.Second {
 		t.Errorf("the client has %v left of a minute, and coordctl %v", left, most)
 	}
 }
@@ -160,10 +161,10 @@ func TestALapseIsPassedOn(t *testing.T) {
 		before *coordinatorv1.Previous
 		want   client.Previous
 	}{
-		{nil, client.Previous{End: client.PreviousReleased, Reason: reasonWasOver, Fence: 9}},
-		{released("out of stock"), client.Previous{End: client.PreviousReleased, Reason: reasonWasOver, Fence: 9}},
+		{nil, client.Previous{End: client.PreviousReleased, Reason: lease.WasOver, Fence: 9}},
+		{released("out of stock"), client.Previous{End: client.PreviousReleased, Reason: lease.WasOver, Fence: 9}},
 		{lapsed, client.Previous{End: client.PreviousLapsed, Fence: 7}},
-		{released(reasonOver(lapsed)), client.Previous{End: client.PreviousLapsed, Fence: 7}},
+		{released(lease.Unused(lease.GoneBy, 7)), client.Previous{End: client.PreviousLapsed, Fence: 7}},
 	} {
 		s := &stub{reserve: slow(test.before)}
 		address := serve(t, s)

@@ -2,7 +2,8 @@
 // and who calls it. Who calls it from elsewhere finds the names in the proto file, which says what
 // they mean: they never change.
 //
-// It is all that the public packages have of what is internal, and links nothing but gRPC.
+// With package lease it is all that the public packages have of what is internal, and links nothing
+// but gRPC.
 package metakey
 
 import "google.golang.org/grpc/metadata"
