@@ -3,6 +3,7 @@ package certs_test
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"io"
 	"log/slog"
@@ -261,5 +262,62 @@ func TestRenewal(t *testing.T) {
 	})
 	if err := exchange(t, keeper, keeper); err != nil {
 		t.Errorf("after the renewal: %v", err)
+	}
+}
+
+// An end that is one of several alike is told why the others would not believe it, before any of
+// them has tried: at its start, and when what it shows is renewed.
+func TestWhatOthersDoNotBelieve(t *testing.T) {
+	const host = "n1.example.com"
+	dialed, dialing := x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth
+	for name, test := range map[string]struct {
+		stranger bool
+		uses     []x509.ExtKeyUsage
+		host     string
+		want     string // "": nothing
+	}{
+		"as it should be":      {false, []x509.ExtKeyUsage{dialing, dialed}, host, ""},
+		"of another authority": {true, []x509.ExtKeyUsage{dialing, dialed}, host, "is not believed of the end that is dialed: certificate signed by unknown authority"},
+		"of another host":      {false, []x509.ExtKeyUsage{dialing, dialed}, "n2.example.com", "certificate is valid for n2.example.com, not n1.example.com"},
+		"for servers only":     {false, []x509.ExtKeyUsage{dialed}, host, "is not believed of the end that is dialing: certificate specifies an incompatible key usage"},
+		"for clients only":     {false, []x509.ExtKeyUsage{dialing}, host, "is not believed of the end that is dialed: certificate specifies an incompatible key usage"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ours, theirs := certstest.New(t, "ours"), certstest.New(t, "theirs")
+				files := ours.Write(t, t.TempDir())
+				put := func(from *certstest.Authority, uses []x509.ExtKeyUsage, host string) {
+					certificate, key := from.SignFor(t, uses, time.Now().Add(time.Hour), host)
+					certstest.Put(t, files.Certificate, certificate)
+					certstest.Put(t, files.Key, key)
+				}
+				put(ours, []x509.ExtKeyUsage{dialing, dialed}, host)
+				log := &strings.Builder{}
+				keeper := open(t, files, log)
+				keeper.Among(host)
+				if log.Len() > 0 {
+					t.Errorf("before: %s", log)
+				}
+				signer := ours
+				if test.stranger {
+					signer = theirs
+				}
+				put(signer, test.uses, test.host)
+				check := func(when string) {
+					t.Helper()
+					told := strings.Count(log.String(), "level=WARN")
+					if test.want == "" && told != 0 || test.want != "" && told != 1 || !strings.Contains(log.String(), test.want) {
+						t.Errorf("%s: %s", when, log)
+					}
+					log.Reset()
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 3*certs.LookEvery)
+				defer cancel()
+				keeper.Watch(ctx)
+				check("renewed")
+				open(t, files, log).Among(host)
+				check("at the start")
+			})
+		})
 	}
 }

@@ -137,6 +137,7 @@ type material struct {
 	// From the last beginning to the first end among the certificates that are shown; zero: there
 	// are none.
 	notBefore, notAfter time.Time
+	between             *x509.CertPool // what is shown behind the certificate itself
 }
 
 // untimely returns why what is shown is not valid at a time; nil: it is, or nothing is shown.
@@ -148,6 +149,27 @@ func (m *material) untimely(now time.Time) error {
 		return fmt.Errorf("is not valid before %s", m.notBefore.UTC().Format(time.RFC3339))
 	case !now.Before(m.notAfter):
 		return fmt.Errorf("was valid until %s", m.notAfter.UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
+// disbelief is why an end with the same authorities, which dials this one by a host and is dialed by
+// it, does not believe what is shown; nil: it does, or it is for the time, which is told elsewhere.
+func (m *material) disbelief(host string, now time.Time) error {
+	if timely := m.untimely(now) == nil; !timely || len(m.shown) == 0 || m.believed == nil {
+		return nil
+	}
+	believe := func(host string, usage x509.ExtKeyUsage) error {
+		_, err := m.shown[0].Leaf.Verify(x509.VerifyOptions{
+			DNSName: host, Roots: m.believed, Intermediates: m.between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage},
+		})
+		return err
+	}
+	if err := believe(host, x509.ExtKeyUsageServerAuth); err != nil {
+		return fmt.Errorf("is not believed of the end that is dialed: %s", problem(err))
+	}
+	if err := believe("", x509.ExtKeyUsageClientAuth); err != nil {
+		return fmt.Errorf("is not believed of the end that is dialing: %s", problem(err))
 	}
 	return nil
 }
@@ -185,7 +207,10 @@ func (f Files) parseShown(read *contents, made *material) error {
 	if err != nil {
 		return &FileError{Key, f.Key, "is not the key of " + f.Certificate + ": " + problem(err)}
 	}
-	made.shown = []tls.Certificate{pair}
+	made.shown, made.between = []tls.Certificate{pair}, x509.NewCertPool()
+	for _, certificate := range certificates[1:] {
+		made.between.AddCert(certificate)
+	}
 	made.notBefore, made.notAfter = certificates[0].NotBefore, certificates[0].NotAfter
 	for _, certificate := range certificates {
 		if certificate.NotBefore.After(made.notBefore) {

@@ -18,6 +18,7 @@ const LookEvery = 10 * time.Second
 type Keeper struct {
 	files  Files
 	logger *slog.Logger
+	host   string // see Among; "": nothing is known of other ends
 	kept   atomic.Pointer[kept]
 }
 
@@ -43,6 +44,24 @@ func Open(files Files, logger *slog.Logger) (*Keeper, error) {
 		logger.Error("nobody will believe the certificate that is shown", "error", files.untimely(wrong))
 	}
 	return k, nil
+}
+
+// Among says that ends with the same authorities dial this one by a host, and are dialed by it.
+// Where they would not believe what is shown the log is told, now and whenever it is renewed. It is
+// called before [Keeper.Watch].
+func (k *Keeper) Among(host string) {
+	k.host = host
+	k.warn(k.kept.Load().material)
+}
+
+func (k *Keeper) warn(m *material) {
+	if k.host == "" {
+		return
+	}
+	if why := m.disbelief(k.host, time.Now()); why != nil {
+		k.logger.Warn("ends with the same authorities do not believe the certificate that is shown",
+			"error", &FileError{Certificate, k.files.Certificate, why.Error()})
+	}
 }
 
 // untimely is the error of a certificate that is not valid now.
@@ -115,6 +134,7 @@ func (k *Keeper) look() (changed bool, err error) {
 		return false, k.files.untimely(wrong)
 	}
 	k.kept.Store(&kept{made, read})
+	k.warn(made)
 	return true, nil
 }
 

@@ -197,6 +197,9 @@ func (n *Node) openPort(state *membership.State, life peer.Life, listener net.Li
 	port := peer.Default()
 	port.Listener, port.Dial = listener, n.cfg.Dial
 	if secured := n.security.peers; secured != nil {
+		if host, _, err := net.SplitHostPort(peerAddress); err == nil {
+			secured.Among(host)
+		}
 		port.Listener, port.Dial = secured.Listener(listener), secured.Dialer(n.cfg.Dial)
 	}
 	port.Self, port.Life = state.ID(), life

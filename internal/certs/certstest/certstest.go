@@ -59,14 +59,20 @@ func (a *Authority) PEM() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.certificate.Raw})
 }
 
-// Sign makes a certificate for hosts, and its key, until notAfter.
+// Sign makes a certificate for hosts, and its key, until notAfter, for both ends of a connection.
 func (a *Authority) Sign(t testing.TB, notAfter time.Time, hosts ...string) (certificate, key []byte) {
+	t.Helper()
+	return a.SignFor(t, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, notAfter, hosts...)
+}
+
+// SignFor is [Authority.Sign] for some uses.
+func (a *Authority) SignFor(t testing.TB, uses []x509.ExtKeyUsage, notAfter time.Time, hosts ...string) (certificate, key []byte) {
 	t.Helper()
 	made := newKey(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "test"},
 		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: notAfter,
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: uses,
 	}
 	for _, host := range hosts {
 		if ip := net.ParseIP(host); ip != nil {
