@@ -72,11 +72,7 @@ func (c *control) replaceBy(ctx context.Context, within time.Duration, node stri
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	_, err := call(ctx, c, c.timeout, func(ctx context.Context, to *connection, options ...grpc.CallOption) (*coordinatorv1.MembersResponse, error) {
-		answer, err := to.admin.Members(ctx, &coordinatorv1.MembersRequest{}, options...)
-		if err == nil && answer.GetClusterId() == "" {
-			err = reason.Error(reason.NoLeader, "the node at "+to.endpoint+" belongs to no cluster yet")
-		}
-		return answer, err
+		return to.admin.Members(ctx, &coordinatorv1.MembersRequest{}, options...)
 	})
 	if err != nil {
 		return nil, unasked(err)

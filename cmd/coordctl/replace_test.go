@@ -14,11 +14,14 @@ import (
 // replacer is a node that is asked for a replacement.
 type replacer struct {
 	stub
-	clusterID string
+	clusterID string // "": it belongs to none
 	replace   func() (*coordinatorv1.ReplaceMemberResponse, error)
 }
 
 func (r *replacer) Members(context.Context, *coordinatorv1.MembersRequest) (*coordinatorv1.MembersResponse, error) {
+	if r.clusterID == "" {
+		return nil, reason.Error(reason.NoLeader, "this node belongs to no cluster yet")
+	}
 	return &coordinatorv1.MembersResponse{ClusterId: r.clusterID}, nil
 }
 
@@ -40,7 +43,7 @@ func TestAReplacementIsAskedOfTheOthers(t *testing.T) {
 		arguments []string
 		why       string
 	}{
-		{[]string{"--endpoints", empty}, "NO_LEADER: the node at " + empty + " belongs to no cluster yet"},
+		{[]string{"--endpoints", empty}, "NO_LEADER: this node belongs to no cluster yet"},
 		{[]string{"--endpoints", "127.0.0.1:1", "--timeout", "3s"}, "UNAVAILABLE: cannot connect to 127.0.0.1:1: connection refused"},
 	} {
 		began := time.Now()

@@ -173,7 +173,7 @@ func (g *Group) openState() error {
 func (g *Group) start(snapshots *snapshotStore, logger *slogAdapter) (node *raft.Raft, err error) {
 	defer func() {
 		if recovered := recover(); recovered != nil {
-			err = fmt.Errorf("starting raft in %s: %v", g.cfg.Dir, recovered)
+			err = fmt.Errorf("starting raft in %s: %w", g.cfg.Dir, disk.Unreadable{Cause: fmt.Errorf("%v", recovered)})
 		}
 	}()
 	config := raft.DefaultConfig()

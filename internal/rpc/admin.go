@@ -178,7 +178,7 @@ func (s *adminService) TransferLeadership(ctx context.Context, request *coordina
 				return response, nil
 			}
 			if err := replica.TransferLeadership(ctx, to); err != nil {
-				return nil, transferFault(number, err)
+				return nil, s.transferFault(number, err)
 			}
 			response.Shards = []uint32{request.GetShard()}
 			return response, nil
@@ -209,7 +209,7 @@ func (s *adminService) transferAll(ctx context.Context, to string, members int) 
 		}
 		if err := replica.TransferLeadership(ctx, to); err != nil {
 			if failed == nil || reason.Of(failed).Applied == reason.No { // a doubt stays
-				failed = transferFault(i, err)
+				failed = s.transferFault(i, err)
 			}
 			continue
 		}
@@ -226,11 +226,11 @@ func (s *adminService) transferAll(ctx context.Context, to string, members int) 
 
 // transferFault says what kept a shard from being handed over. An operator is helped
 // by the replica's own words.
-func transferFault(number int, err error) error {
+func (s *server) transferFault(number int, err error) error {
 	if errors.Is(err, shard.ErrNoSuchReplica) {
 		return invalid("to_node", "names a node that has no replica of shard %d", number)
 	}
-	if named := namedFault(err); named != nil {
+	if named := s.namedFault(err); named != nil {
 		return named
 	}
 	return reason.Error(reason.OutcomeUnknown, fmt.Sprintf("shard %d was not handed over: %v", number, err))

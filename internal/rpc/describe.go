@@ -24,7 +24,7 @@ func (s *adminService) ListShards(ctx context.Context, _ *coordinatorv1.ListShar
 	}
 	shards := make([]*coordinatorv1.Shard, s.shards.Shards())
 	if !heldBy(ctx).room(len(shards) * shardBytes) {
-		return nil, noRoom()
+		return nil, s.noRoom()
 	}
 	var describers sync.WaitGroup
 	tokens := make(chan struct{}, describersMax)

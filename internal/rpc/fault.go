@@ -16,7 +16,7 @@ func refusal(r admission.Reason) error { return reason.Error(reason.Reason(r), "
 // fault turns an error of a replica into a status. One that nobody named promises
 // nothing.
 func (s *server) fault(err error) error {
-	if named := namedFault(err); named != nil {
+	if named := s.namedFault(err); named != nil {
 		return named
 	}
 	s.logger.Error("a replica failed in a way that has no name", "error", err)
@@ -34,7 +34,7 @@ func (s *server) noLeader() error {
 
 // namedFault returns nil for an error without a name. The doubtful ones come first:
 // an error that is two things at once is the one that promises less.
-func namedFault(err error) error {
+func (s *server) namedFault(err error) error {
 	switch {
 	case reason.Of(err).Info:
 		return err
@@ -48,6 +48,8 @@ func namedFault(err error) error {
 		return reason.Error(reason.NoLeader, "")
 	case errors.Is(err, actor.ErrShuttingDown):
 		return reason.Error(reason.ShuttingDown, "")
+	case errors.Is(err, actor.ErrNoRoom):
+		return s.noRoom()
 	case errors.Is(err, actor.ErrOverloaded):
 		return reason.Error(reason.Overloaded, full(err))
 	}
@@ -72,16 +74,15 @@ func full(err error) string {
 		return "as many calls wait in the shard for a key to be settled as may" + most
 	case errors.Is(err, actor.ErrStoreBehind), errors.Is(err, actor.ErrLogBehind):
 		return "the shard has more to write than its disk takes"
-	case errors.Is(err, actor.ErrNoRoom):
-		return noRoomMessage
 	}
 	return ""
 }
 
-const noRoomMessage = "clients have yet to take as many bytes of answers as this node holds"
-
 // noRoom is the error of an answer that is not given, since too many are under way.
-func noRoom() error { return reason.Error(reason.Overloaded, noRoomMessage) }
+func (s *server) noRoom() error {
+	return reason.Error(reason.Overloaded, fmt.Sprintf(
+		"clients have yet to take as many bytes of answers as this node holds: %d, a half of that for one connection", s.unsent.most))
+}
 
 // outcome turns what became of a forwarded call into what the caller is told. sent
 // says that the call may have reached the other node.

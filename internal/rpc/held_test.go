@@ -59,7 +59,7 @@ func TestListingsNeedRoom(t *testing.T) {
 	node := &unsent{most: 1 << 20}
 	node.bytes.Store(1 << 20) // others'
 	ctx := context.WithValue(t.Context(), heldKey{}, &held{node: node, link: &link{}})
-	s := &adminService{server: &server{shards: manyShards{}, cluster: someCluster{}}}
+	s := &adminService{server: &server{shards: manyShards{}, cluster: someCluster{}, unsent: node}}
 	if _, err := s.ListRecords(ctx, &coordinatorv1.ListRecordsRequest{}); reason.Of(err).Reason != reason.Overloaded {
 		t.Errorf("records: %v", err)
 	}

@@ -422,14 +422,15 @@ func TestFaultsOfAReplica(t *testing.T) {
 func TestLimitsAreNamed(t *testing.T) {
 	n := start(t, "n1", nil)
 	for _, test := range []struct {
-		fault actor.FullError
+		fault error
 		want  string
 	}{
-		{actor.FullError{What: actor.ErrKeyWaitersFull, Most: 256}, "as many calls wait for this key to be settled as may: 256"},
-		{actor.FullError{What: actor.ErrWaitersFull, Most: 1024}, "as many calls wait in the shard for a key to be settled as may: 1024"},
-		{actor.FullError{What: actor.ErrMailboxFull, Most: 7, Bytes: 70}, "as many calls wait to be decided by the shard as may: 7, or 70 bytes of them"},
+		{&actor.FullError{What: actor.ErrKeyWaitersFull, Most: 256}, "as many calls wait for this key to be settled as may: 256"},
+		{&actor.FullError{What: actor.ErrWaitersFull, Most: 1024}, "as many calls wait in the shard for a key to be settled as may: 1024"},
+		{&actor.FullError{What: actor.ErrMailboxFull, Most: 7, Bytes: 70}, "as many calls wait to be decided by the shard as may: 7, or 70 bytes of them"},
+		{actor.ErrNoRoom, "clients have yet to take as many bytes of answers as this node holds: 67108864, a half of that for one connection"},
 	} {
-		n.shards.All(func(r *rpctest.Replica) { r.Fail(&test.fault) })
+		n.shards.All(func(r *rpctest.Replica) { r.Fail(test.fault) })
 		_, err := n.coordinator.Reserve(withTimeout(t), &coordinatorv1.ReserveRequest{Identity: key("k")})
 		if failure := wantReason(t, err, reason.Overloaded); failure.Message != test.want {
 			t.Errorf("%q, want %q", failure.Message, test.want)

@@ -48,7 +48,7 @@ func (s *adminService) ListRecords(ctx context.Context, request *coordinatorv1.L
 		return nil, err
 	}
 	if !heldBy(ctx).room(min(2*pageBytesMax, size*recordBytes)) {
-		return nil, noRoom()
+		return nil, s.noRoom()
 	}
 	ctx, cancel := s.bound(ctx, 0)
 	defer cancel()

@@ -49,7 +49,7 @@ func (s *coordinatorService) Reserve(ctx context.Context, request *coordinatorv1
 			answer, err := coordinatorv1.NewCoordinatorServiceClient(connection).Reserve(ctx, onward, options...)
 			// A replay may be asked for again; a grant is given, whatever else is under way.
 			if answer.GetCommitted() != nil && !heldBy(ctx).room(proto.Size(answer)) {
-				return nil, noRoom()
+				return nil, s.noRoom()
 			}
 			return answer, err
 		},
@@ -156,7 +156,7 @@ func (s *server) reserved(ctx context.Context, reply actor.Reply) (*coordinatorv
 		}}}, nil
 	case admission.OutcomeCommitted:
 		if !heldBy(ctx).room(int(answer.Response.Bytes)) { // the log gives it unasked
-			return nil, noRoom()
+			return nil, s.noRoom()
 		}
 		response, err := s.codec.decode(answer.Response.Stored, answer.Response.Hash)
 		if err != nil {

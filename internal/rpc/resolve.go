@@ -80,7 +80,7 @@ func (s *coordinatorService) Get(ctx context.Context, request *coordinatorv1.Get
 			if reply.Record.State == admission.StateCommitted {
 				stored := reply.Record.Response
 				if !heldBy(ctx).room(int(stored.Bytes)) {
-					return nil, noRoom()
+					return nil, s.noRoom()
 				}
 				if record.Response, err = s.codec.decode(stored.Stored, stored.Hash); err != nil {
 					return nil, s.unreadable(err)
@@ -94,7 +94,7 @@ func (s *coordinatorService) Get(ctx context.Context, request *coordinatorv1.Get
 		there: func(ctx context.Context, connection grpc.ClientConnInterface, options ...grpc.CallOption) (*coordinatorv1.GetResponse, error) {
 			answer, err := coordinatorv1.NewCoordinatorServiceClient(connection).Get(ctx, request, options...)
 			if err == nil && !heldBy(ctx).room(proto.Size(answer)) {
-				return nil, noRoom()
+				return nil, s.noRoom()
 			}
 			return answer, err
 		},

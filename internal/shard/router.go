@@ -19,6 +19,7 @@ import (
 
 	"github.com/atmostonce/coordinator/internal/actor"
 	"github.com/atmostonce/coordinator/internal/admission"
+	"github.com/atmostonce/coordinator/internal/disk"
 	"github.com/atmostonce/coordinator/internal/raftfsm"
 	"github.com/atmostonce/coordinator/internal/store"
 )
@@ -121,11 +122,7 @@ func makeDirectory(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	above, err := os.Open(filepath.Dir(dir))
-	if err != nil {
-		return err
-	}
-	return errors.Join(above.Sync(), above.Close())
+	return disk.SyncDirectory(filepath.Dir(dir))
 }
 
 func (r *Router) open(shard int) (*Replica, error) {
