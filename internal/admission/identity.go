@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -50,6 +51,8 @@ func (id Identity) Validate() *Violation {
 // AppendTo appends the identity's encoding to dst: each part behind its length as
 // an unsigned varint, so that no two identities share an encoding.
 func (id Identity) AppendTo(dst []byte) []byte {
+	const lengths = 4 * 2 // bytes: no part has as many as 1<<14
+	dst = slices.Grow(dst, len(id.Namespace)+len(id.Principal)+len(id.Operation)+len(id.Key)+lengths)
 	for _, part := range [...]string{id.Namespace, id.Principal, id.Operation, id.Key} {
 		dst = binary.AppendUvarint(dst, uint64(len(part)))
 		dst = append(dst, part...)
@@ -82,7 +85,7 @@ func DecodeIdentity(src []byte) (Identity, []byte, error) {
 // identity. The hash is a fixed one (the first eight bytes of SHA-256, big-endian):
 // it is a part of the data format and never changes.
 func (id Identity) Shard(shards int) int {
-	var buf [NamespaceBytesMax + PrincipalBytesMax + OperationBytesMax + KeyBytesMax + 8]byte
+	var buf [256]byte // most are shorter, and callers have small stacks
 	sum := sha256.Sum256(id.AppendTo(buf[:0]))
 	return int(binary.BigEndian.Uint64(sum[:8]) % uint64(shards))
 }

@@ -262,6 +262,11 @@ func (n *Node) undo() error {
 	for _, server := range n.httpServers() {
 		failures = append(failures, server.Close())
 	}
+	for _, server := range []*grpc.Server{n.public, n.internal} {
+		if server != nil {
+			server.Stop()
+		}
+	}
 	n.serverWork.Wait()
 	if n.port != nil {
 		failures = append(failures, n.port.Close())

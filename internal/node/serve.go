@@ -23,7 +23,13 @@ import (
 	"github.com/atmostonce/coordinator/internal/rpc"
 )
 
-// newServer returns a gRPC server as both ports have one.
+// handlersIdleMax is how many goroutines of a port wait for further calls, whose stacks have grown
+// already: to 8 KiB, so 2 MiB altogether. Calls beyond that many at a time get new ones, each of
+// which grows its stack twice, which is a tenth of a node's processor time
+// (docs/decisions/0004-entries-follow-each-other.md).
+const handlersIdleMax = 256
+
+// newServer returns a gRPC server as both ports have one. It is to be stopped, served or not.
 func newServer(cfg *Config, accept credentials.TransportCredentials) *grpc.Server {
 	return grpc.NewServer(append(rpc.ServerOptions(accept),
 		grpc.MaxConcurrentStreams(cfg.StreamsMax),
@@ -35,6 +41,7 @@ func newServer(cfg *Config, accept credentials.TransportCredentials) *grpc.Serve
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.WaitForHandlers(true),
+		grpc.NumStreamWorkers(handlersIdleMax),
 		grpc.ChainUnaryInterceptor(recoverUnary(cfg.Logger)),
 		grpc.ChainStreamInterceptor(recoverStream(cfg.Logger)),
 	)...)

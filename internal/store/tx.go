@@ -22,6 +22,8 @@ type Tx struct {
 	read    *bolt.Tx // of the file; begun when it is needed
 	records *bolt.Bucket
 	value   []byte // what was read last from the file
+
+	identity []byte // that was hashed last, encoded
 }
 
 // faultError says that the file, or what was read from it, is not as it was written.
@@ -99,13 +101,9 @@ func (t *Tx) Admission(id admission.Identity) (admission.View, error) {
 }
 
 func (t *Tx) hash(id admission.Identity) uint64 {
-	var buffer [identityBytesMax]byte
-	return t.store.hash(id.AppendTo(buffer[:0]))
+	t.identity = id.AppendTo(t.identity[:0])
+	return t.store.hash(t.identity)
 }
-
-// identityBytesMax is the length of the longest encoded identity.
-const identityBytesMax = admission.NamespaceBytesMax + admission.PrincipalBytesMax +
-	admission.OperationBytesMax + admission.KeyBytesMax + 8
 
 // Response returns the stored response of a record that was read in this
 // transaction: as it was committed, possibly compressed, and nil where there is
