@@ -96,6 +96,12 @@ func (c *collector) collectCalls(to sink, port Port) {
 		}
 	}
 	to.gauge(c.sessions, float64(port.Calls.Sessions()), port.Name)
+	if port.Connections != nil {
+		open, most, refused := port.Connections()
+		to.gauge(c.connections, float64(open), port.Name)
+		to.gauge(c.connectionsMax, float64(most), port.Name)
+		to.counter(c.connectionsRefused, refused, port.Name)
+	}
 	if port.NotAfter != nil {
 		to.gauge(c.certificateEnds, float64(port.NotAfter().Unix()), port.Name)
 	}

@@ -50,6 +50,9 @@ type Port struct {
 	Calls    *rpc.Calls
 	// NotAfter is when the certificate that the port shows is over; nil: it shows none.
 	NotAfter func() time.Time
+	// Connections are those that are open, how many may be, and how many were refused for that
+	// since the start; nil: they are not counted.
+	Connections func() (open, most int64, refused uint64)
 }
 
 // Disk is the free space where the data directory lies.

@@ -59,7 +59,8 @@ func testConfig() Config {
 		Disk:   func() Disk { return Disk{FreeBytes: 1000, Known: true, FreeBytesMin: 200} },
 		Shards: 2, Numbers: func(i int) (shard.Numbers, bool) { return led(i), true },
 		Ports: []Port{
-			{Name: "client", Expected: true, Calls: rpc.NewCalls(), NotAfter: func() time.Time { return time.Unix(500, 0) }},
+			{Name: "client", Expected: true, Calls: rpc.NewCalls(), NotAfter: func() time.Time { return time.Unix(500, 0) },
+				Connections: func() (int64, int64, uint64) { return 3, 4, 5 }},
 			{Name: "peer", Calls: rpc.NewCalls()},
 		},
 		Actor: actor.Default(),
@@ -124,6 +125,9 @@ func TestWhatIsShown(t *testing.T) {
 		`coordinator_storage_full`:                      0,
 
 		`coordinator_certificate_expiry_timestamp_seconds{port="client"}`: 500,
+		`coordinator_connections{port="client"}`:                          3,
+		`coordinator_connections_max{port="client"}`:                      4,
+		`coordinator_connections_refused_total{port="client"}`:            5,
 
 		`coordinator_shard_up{shard="1"}`:            1,
 		`coordinator_shard_is_leader{shard="0"}`:     1,

@@ -73,6 +73,8 @@ type Config struct {
 	// FreeBytesMin is the free space below which no new keys are taken, and no state is
 	// copied to be sent or received, in bytes. 0: no floor.
 	FreeBytesMin int64
+	// ConnectionsMax bounds the connections that clients have at a time, 1 or more.
+	ConnectionsMax int
 	// StreamsMax bounds the calls that run at a time on one connection, 1 or more.
 	StreamsMax uint32
 
@@ -96,23 +98,26 @@ type Config struct {
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// FreeBytes returns the free space where a directory lies, in bytes.
 	FreeBytes func(dir string) (int64, error)
+	// FilesMax returns how many files the process may have open.
+	FilesMax func() (int64, error)
 }
 
 // Default returns the settings of a node without flags: a cluster of its own on
 // 127.0.0.1:7420, its data in ./coordinator-data.
 func Default() Config {
 	return Config{
-		DataDir:      "coordinator-data",
-		NodeID:       "n1",
-		Listen:       "127.0.0.1:7420",
-		StopTimeout:  10 * time.Second,
-		JoinWait:     30 * time.Second,
-		BalanceEvery: 10 * time.Second,
-		FreeBytesMin: 256 << 20,
-		StreamsMax:   4096,
-		Timing:       raftfsm.DefaultTiming(),
-		Actor:        actor.Default(),
-		Calls:        rpc.Default(),
+		DataDir:        "coordinator-data",
+		NodeID:         "n1",
+		Listen:         "127.0.0.1:7420",
+		StopTimeout:    10 * time.Second,
+		JoinWait:       30 * time.Second,
+		BalanceEvery:   10 * time.Second,
+		FreeBytesMin:   256 << 20,
+		ConnectionsMax: 4096,
+		StreamsMax:     4096,
+		Timing:         raftfsm.DefaultTiming(),
+		Actor:          actor.Default(),
+		Calls:          rpc.Default(),
 	}
 }
 
@@ -158,6 +163,8 @@ func (c *Config) Validate() error {
 		return wrong("balance-every", "is %v, it must be 0 or at least 1s", c.BalanceEvery)
 	case c.FreeBytesMin < 0:
 		return wrong("free-bytes-min", "is %d, it must not be negative", c.FreeBytesMin)
+	case c.ConnectionsMax < 1:
+		return wrong("connections-max", "is %d, it must be at least 1", c.ConnectionsMax)
 	case c.StreamsMax < 1:
 		return wrong("streams-max", "is %d, it must be at least 1", c.StreamsMax)
 	}

@@ -20,7 +20,7 @@ func (n *Node) registerMetrics(client, peer *rpc.Calls) (err error) {
 		Shards:    n.shards.count,
 		Numbers:   n.shards.numbers,
 		Ports: []metrics.Port{
-			{Name: "client", Expected: true, Calls: client, NotAfter: notAfter(n.security.clients)},
+			{Name: "client", Expected: true, Calls: client, NotAfter: notAfter(n.security.clients), Connections: n.listener.connections},
 			{Name: "peer", Calls: peer, NotAfter: notAfter(n.security.peers)},
 		},
 		Actor:  n.cfg.Actor,

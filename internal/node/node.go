@@ -42,7 +42,7 @@ type Node struct {
 	http       *http.Server // nil: none
 	scrapes    *http.Server // of metrics; nil: none
 	metrics    *metrics.Metrics
-	listener   net.Listener
+	listener   *clientListener
 	httpAt     net.Addr // nil: none
 	metricsAt  net.Addr // nil: none
 
@@ -103,6 +103,9 @@ func (c *Config) withDefaults() {
 	if c.FreeBytes == nil {
 		c.FreeBytes = freeBytes
 	}
+	if c.FilesMax == nil {
+		c.FilesMax = filesMax
+	}
 }
 
 // prepare takes the directory and the ports, and puts everything together. What it has
@@ -132,7 +135,8 @@ func (n *Node) prepare(ctx context.Context) (err error) {
 	state := n.file.State()
 	n.shards = newShards(state.Shards)
 
-	if n.listener, err = listenForClients(cfg, "listen", cfg.Listen); err != nil {
+	most := n.clientConnectionsMax(state.Shards, max(len(cfg.Peers), len(state.Members)))
+	if n.listener, err = listenForClients(cfg, "listen", cfg.Listen, most); err != nil {
 		return err
 	}
 	peers := net.Listener(newNowhere())
@@ -161,13 +165,13 @@ func listen(cfg *Config, setting, address string) (net.Listener, error) {
 	return listener, nil
 }
 
-// listenForClients is listen for a port whose server says nothing of failed accepts.
-func listenForClients(cfg *Config, setting, address string) (net.Listener, error) {
+// listenForClients is listen for a port that clients reach.
+func listenForClients(cfg *Config, setting, address string, most int64) (*clientListener, error) {
 	listener, err := listen(cfg, setting, address)
 	if err != nil {
 		return nil, err
 	}
-	return &loggingListener{Listener: listener, logger: cfg.Logger}, nil
+	return &clientListener{Listener: listener, most: most, logger: cfg.Logger}, nil
 }
 
 // hostname is what an address that stands for all of the machine's is called outside.

@@ -161,7 +161,7 @@ func (n *Node) probes() http.Handler {
 
 // openHTTP listens, and serves until the server is closed.
 func (n *Node) openHTTP(setting, address string, handler http.Handler) (*http.Server, net.Addr, error) {
-	listener, err := listenForClients(&n.cfg, setting, address)
+	listener, err := listenForClients(&n.cfg, setting, address, lookConnectionsMax)
 	if err != nil {
 		return nil, nil, err
 	}
