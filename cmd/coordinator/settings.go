@@ -95,6 +95,7 @@ func table(o *options) []section {
 		{"Limits", []setting{
 			{"response-bytes-max", "Largest stored response: headers, content type and body together.", size(&c.Calls.ResponseBytesMax, 1, admission.ResponseBytesMax)},
 			{"compress-from", "Size from which a response is stored compressed, if that makes it smaller.", size(&c.Calls.CompressFrom, 0, math.MaxInt32)},
+			{"calls-max", "Calls that are under way at a time, from the port for clients and from other nodes each; more are OVERLOADED. A session is one, whatever it carries.", number(&c.Calls.CallsMax, 1, math.MaxInt32)},
 			{"unsent-bytes-max", "Bytes of large answers that clients have yet to take, of the whole node; more are OVERLOADED. One connection may have a half.", size(&c.Calls.UnsentBytesMax, 1<<20, 1<<40)},
 			{"session-bytes-max", "Bytes that sessions take, of the whole node: a quarter for those that are open, 416 KiB each (157 by default), more are OVERLOADED; a quarter for their messages while calls of them wait, a session with more ends OVERLOADED; a half for calls under way, 26 KiB each beside twice their bytes, more wait.", size(&c.Calls.SessionBytesMax, 16<<20, 1<<40)},
 			{"namespace-records-max", "Records of one namespace. 0: no limit. Each shard takes its part of it, rounded up: keys that spread unevenly are refused before so many are there, and where it does not divide evenly a few more may be taken.", number(&c.Calls.NamespaceRecordsMax, 0, math.MaxInt64)},

@@ -96,6 +96,7 @@ func (c *collector) collectCalls(to sink, port Port) {
 		}
 	}
 	to.gauge(c.sessions, float64(port.Calls.Sessions()), port.Name)
+	to.gauge(c.underWay, float64(port.Calls.UnderWay()), port.Name)
 	if port.Connections != nil {
 		open, most, refused := port.Connections()
 		to.gauge(c.connections, float64(open), port.Name)

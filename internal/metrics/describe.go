@@ -20,7 +20,8 @@ type described struct {
 	records, namespaces                 *prometheus.Desc
 	overdue, overdueFor, reclaimed      *prometheus.Desc
 	calls, callSeconds, sessions        *prometheus.Desc
-	connections, connectionsMax         *prometheus.Desc
+	underWay, connections               *prometheus.Desc
+	connectionsMax                      *prometheus.Desc
 	connectionsRefused                  *prometheus.Desc
 	mailboxCalls, mailboxCallsMax       *prometheus.Desc
 	mailboxBytes, mailboxBytesMax       *prometheus.Desc
@@ -54,6 +55,7 @@ func describe() (d described, c *catalogue) {
 	d.callSeconds = c.histogram("call_seconds",
 		"Time from request to answer. Reserves that ask to wait are left out: they take as long as they were told to.", "port", "method")
 	d.sessions = c.gauge("sessions", "Sessions that are open.", "port")
+	d.underWay = c.gauge("calls_under_way", "Calls that have begun and not ended, a session counted as one. More than --calls-max are OVERLOADED.", "port")
 	d.connections = c.gauge("connections", "Connections of clients that are open.", "port")
 	d.connectionsMax = c.gauge("connections_max", "How many may be (--connections-max, or what the limit on open files leaves).", "port")
 	d.connectionsRefused = c.counter("connections_refused_total", "Connections that were closed at once, since as many were open as may be.", "port")

@@ -242,7 +242,7 @@ func (n *Node) register() error {
 	if err := rpc.Register(calls, n.public, n.internal); err != nil {
 		return err
 	}
-	n.registerPublic(n.public)
+	n.registerPublic()
 	if err := n.registerMetrics(calls.Calls[0], calls.Calls[1]); err != nil {
 		return err
 	}

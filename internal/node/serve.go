@@ -31,7 +31,7 @@ const handlersIdleMax = 256
 
 // newServer returns a gRPC server as both ports have one. It is to be stopped, served or not.
 func newServer(cfg *Config, accept credentials.TransportCredentials) *grpc.Server {
-	return grpc.NewServer(append(rpc.ServerOptions(accept),
+	return grpc.NewServer(append(rpc.ServerOptions(accept, cfg.Calls),
 		grpc.MaxConcurrentStreams(cfg.StreamsMax),
 		grpc.MaxHeaderListSize(64<<10),
 		// What says nothing, or no HTTP/2, keeps a file no longer than on the peer port.
@@ -75,8 +75,13 @@ func services() []string {
 	return []string{"", coordinatorv1.CoordinatorService_ServiceDesc.ServiceName, coordinatorv1.AdminService_ServiceDesc.ServiceName}
 }
 
+// looksMax is how many calls of the services that only show how the node is, and what it offers, are
+// under way at a time, for whoever may hold them open.
+const looksMax = 1024
+
 // registerPublic adds what only the port for clients has.
-func (n *Node) registerPublic(server *grpc.Server) {
+func (n *Node) registerPublic() {
+	server := rpc.Bounded(n.public, rpc.NewCalls(), looksMax)
 	healthv1.RegisterHealthServer(server, n.health)
 	n.setHealth(false)
 	reflection.Register(server)

@@ -19,6 +19,7 @@ type Calls struct {
 	methods  map[string]*method
 	session  *method // the streams
 	sessions atomic.Int64
+	underWay atomic.Int64 // [Bounded] counts them
 }
 
 // method counts the calls of one method.
@@ -140,6 +141,9 @@ func (c *Calls) opened(err *error) (ended func()) {
 		c.session.count(nil, *err)
 	}
 }
+
+// UnderWay is how many calls have begun and not ended. A session is one, whatever it carries.
+func (c *Calls) UnderWay() int64 { return c.underWay.Load() }
 
 // Sessions is how many are open.
 func (c *Calls) Sessions() int64 { return c.sessions.Load() }

@@ -69,6 +69,9 @@ type Settings struct {
 	// NamespaceRecordsMax bounds the records of one namespace; 0 is no limit. It is
 	// split over the shards, rounded up: each counts its own.
 	NamespaceRecordsMax uint64
+	// CallsMax bounds the calls that are under way at a time on each port, 1 or more. A session is
+	// one, whatever it carries.
+	CallsMax int
 	// UnsentBytesMax bounds the answers of more than 4 KiB that clients have yet to take,
 	// in bytes and over all connections; 1 MiB or more. One connection may have a half.
 	UnsentBytesMax int64
@@ -95,6 +98,7 @@ func Default() Settings {
 		ExtendSpan:        admission.ExtendSpanDefault,
 		ResponseBytesMax:  admission.ResponseBytesMax,
 		CompressFrom:      512,
+		CallsMax:          16384,
 		UnsentBytesMax:    64 << 20,
 		SessionBytesMax:   256 << 20,
 		WantedForDefault:  time.Minute,
@@ -126,6 +130,9 @@ func (s Settings) Validate() error {
 	}
 	if s.CompressFrom < 0 {
 		return fmt.Errorf("the size from which responses are compressed is %d, it must not be negative", s.CompressFrom)
+	}
+	if s.CallsMax < 1 {
+		return fmt.Errorf("the bound on calls is %d, it must be at least 1", s.CallsMax)
 	}
 	if s.UnsentBytesMax < 1<<20 {
 		return fmt.Errorf("the bound on unsent answers is %d bytes, it must be at least %d", s.UnsentBytesMax, 1<<20)

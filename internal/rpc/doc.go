@@ -24,17 +24,21 @@
 //     coordinator-leader; errors included, once the identity was decoded.
 //  9. A call of a session is carried out and answered as one that is made by itself.
 //  10. A client that does not read costs no more than [Settings].UnsentBytesMax of
-//     answers. What is refused for that has not been carried out.
+//     answers, and keeps others from theirs for 10 s. What is refused for that has not been
+//     carried out.
 //  11. A call that is for another cluster is refused before anything is asked
 //     (expected.go).
 //  12. Sessions cost no more than [Settings].SessionBytesMax: they, their messages and their
 //     calls are counted at what they take, and what waits is kept as it was sent. A message
 //     that is still coming in is gRPC's, and counted nowhere.
+//  13. No more than [Settings].CallsMax calls are under way on a port, from when they begin, and
+//     one that is no stream ends within two minutes or so, whether or not its message comes
+//     (bounded.go).
 //
 // # Who may do what
 //
-// There is no authorization yet: whoever reaches the port may resolve and purge, and
-// so is shown fences and revisions. What a node listens on is the only protection.
+// Whoever is let in to the port may resolve and purge, and so is shown fences and
+// revisions: what a node listens on, and whose certificates it believes, is the only protection.
 //
 // # Failures
 //

@@ -12,7 +12,7 @@ import (
 // given back.
 func TestRoomForAnswers(t *testing.T) {
 	const mib = 1 << 20
-	node := &unsent{most: 8 * mib}
+	node := newUnsent(8 * mib)
 	one, other, third := &link{}, &link{}, &link{}
 	var all []*held
 	hold := func(l *link) *held {
@@ -56,7 +56,7 @@ func TestRoomForAnswers(t *testing.T) {
 
 // Listings say how much they may become before they begin.
 func TestListingsNeedRoom(t *testing.T) {
-	node := &unsent{most: 1 << 20}
+	node := newUnsent(1 << 20)
 	node.bytes.Store(1 << 20) // others'
 	ctx := context.WithValue(t.Context(), heldKey{}, &held{node: node, link: &link{}})
 	s := &adminService{server: &server{shards: manyShards{}, cluster: someCluster{}, unsent: node}}

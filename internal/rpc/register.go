@@ -1,12 +1,8 @@
 package rpc
 
 import (
-	"context"
 	"log/slog"
 	"sync/atomic"
-	"time"
-
-	"google.golang.org/grpc"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 )
@@ -15,7 +11,7 @@ import (
 // [ServerOptions] and share the bounds of the Config: a node has one server that clients
 // reach, and one on its peer port that other nodes forward to. It fails where the Config
 // is not valid.
-func Register(cfg Config, servers ...grpc.ServiceRegistrar) error {
+func Register(cfg Config, servers ...Server) error {
 	if err := cfg.validate(); err != nil {
 		return err
 	}
@@ -48,23 +44,16 @@ func Register(cfg Config, servers ...grpc.ServiceRegistrar) error {
 		s.logger = slog.New(slog.DiscardHandler)
 	}
 	if s.unsent == nil {
-		s.unsent = &unsent{most: cfg.Settings.UnsentBytesMax}
+		s.unsent = newUnsent(cfg.Settings.UnsentBytesMax)
 	}
 	for i, server := range servers {
 		calls := NewCalls()
 		if i < len(cfg.Calls) {
 			calls = cfg.Calls[i]
 		}
-		server.RegisterService(tolerant(coordinatorv1.CoordinatorService_ServiceDesc, s.unsent, s.expected, calls), &coordinatorService{server: s, calls: calls})
-		server.RegisterService(tolerant(coordinatorv1.AdminService_ServiceDesc, s.unsent, s.expected, calls), &adminService{server: s})
+		within := Bounded(server, calls, cfg.Settings.CallsMax)
+		within.RegisterService(tolerant(coordinatorv1.CoordinatorService_ServiceDesc, s.unsent, s.expected, calls), &coordinatorService{server: s, calls: calls})
+		within.RegisterService(tolerant(coordinatorv1.AdminService_ServiceDesc, s.unsent, s.expected, calls), &adminService{server: s})
 	}
 	return nil
-}
-
-// bound gives a call without a deadline one, so that it ends.
-func (s *server) bound(ctx context.Context, wait time.Duration) (context.Context, context.CancelFunc) {
-	if _, ok := ctx.Deadline(); ok {
-		return ctx, func() {}
-	}
-	return context.WithTimeout(ctx, s.settings.WantedForDefault+wait)
 }

@@ -247,11 +247,17 @@ func (c *bareClient) receive() {
 
 func (c *bareClient) open(stream uint32) {
 	c.t.Helper()
+	c.begin(stream, coordinatorv1.CoordinatorService_Session_FullMethodName)
+}
+
+// begin begins a call of any method.
+func (c *bareClient) begin(stream uint32, method string) {
+	c.t.Helper()
 	var block bytes.Buffer
 	encoder := hpack.NewEncoder(&block)
 	for _, field := range []hpack.HeaderField{
 		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":authority", Value: "n1"},
-		{Name: ":path", Value: coordinatorv1.CoordinatorService_Session_FullMethodName},
+		{Name: ":path", Value: method},
 		{Name: "content-type", Value: "application/grpc"}, {Name: "te", Value: "trailers"},
 	} {
 		wantNone(c.t, encoder.WriteField(field))

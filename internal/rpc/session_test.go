@@ -505,6 +505,7 @@ func (s *late) SendMsg(any) error {
 
 // registered keeps what is registered with it.
 type registered struct {
+	rpc.Server
 	coordinator coordinatorv1.CoordinatorServiceServer
 }
 

@@ -26,11 +26,12 @@ import (
 // handler finds it.
 
 // ServerOptions are the options that a server for these services must have: the bounds
-// on messages and on what is sent ahead, the codec that lets a message that is too large or
-// does not decode be answered with INVALID_ARGUMENT, and what large answers are counted by.
-// Connections are accepted with the credentials.
-func ServerOptions(accept credentials.TransportCredentials) []grpc.ServerOption {
+// on messages and on what is sent ahead, the time that a call may take, the codec that lets a
+// message that is too large or does not decode be answered with INVALID_ARGUMENT, and what
+// large answers are counted by. Connections are accepted with the credentials.
+func ServerOptions(accept credentials.TransportCredentials, settings Settings) []grpc.ServerOption {
 	return []grpc.ServerOption{
+		grpc.InTapHandle(settings.within),
 		grpc.MaxRecvMsgSize(receivedBytesMax),
 		grpc.ForceServerCodecV2(codecOfMessages()),
 		grpc.Creds(linking{accept}),

@@ -5,6 +5,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/mem"
@@ -22,40 +23,59 @@ import (
 //
 // What a connection had queued when it broke is not freed by gRPC but dropped. The end
 // of the connection gives it back.
+//
+// A client that takes nothing keeps what it holds for as long as its connection lasts. Where
+// that leaves the others no room, the connection is ended once nothing large has been taken
+// over it for answersStalledMax.
 
 // unsentFree is the size up to which an answer is not counted, in bytes. It is more than
 // any answer has that says what was carried out, and more than what gRPC takes from no
 // pool, whose end nobody hears of.
 const unsentFree = 4 << 10
 
-// unsent bounds the bytes of answers that are not sent yet.
-type unsent struct {
-	most  int64
-	bytes atomic.Int64
-}
+// answersStalledMax is how long a connection keeps others from their answers without that a
+// large one is taken over it.
+const answersStalledMax = 10 * time.Second
+
+// amount is of bytes of answers that are not sent yet.
+type amount struct{ bytes atomic.Int64 }
 
 // grow adds to a share of the bytes, unless they become too many. There is room for one
 // share, however large.
-func (u *unsent) grow(share, by, most int64) bool {
+func (a *amount) grow(share, by, most int64) bool {
 	for {
-		bytes := u.bytes.Load()
+		bytes := a.bytes.Load()
 		if bytes > share && bytes+by > most {
 			return false
 		}
-		if u.bytes.CompareAndSwap(bytes, bytes+by) {
+		if a.bytes.CompareAndSwap(bytes, bytes+by) {
 			return true
 		}
 	}
 }
 
+// unsent bounds the bytes of answers of a node that are not sent yet.
+type unsent struct {
+	amount
+	most int64
+
+	mu     sync.Mutex // also for what the links have queued
+	links  map[*link]struct{}
+	looked time.Time
+}
+
+func newUnsent(most int64) *unsent { return &unsent{most: most, links: make(map[*link]struct{})} }
+
 // link is what is known of one connection: what it holds, of which a half of the node's
 // is the most, so that no single client keeps the others from their answers.
 type link struct {
-	unsent
-	sessions int // that are open; the [workers] guard it
+	amount
+	sessions int    // that are open; the [workers] guard it
+	hangUp   func() // ends the connection
 
-	mu     sync.Mutex
-	queued map[*held]struct{} // in gRPC's hands
+	node   atomic.Pointer[unsent] // that has it among its links; nil before it ever was
+	queued map[*held]struct{}     // in gRPC's hands
+	moved  time.Time              // when the first of these came, or one before them was taken
 }
 
 // held is what the answer to one call holds.
@@ -91,7 +111,7 @@ func (h *held) room(bytes int) bool {
 		return true
 	case !h.link.grow(h.bytes, by, h.node.most/2):
 		return false
-	case !h.node.grow(h.bytes, by, h.node.most):
+	case !h.node.hold(h.bytes, by):
 		h.link.bytes.Add(-by)
 		return false
 	}
@@ -150,7 +170,7 @@ func (a answered) encode() (mem.BufferSlice, error) {
 		a.held.end()
 		return nil, err
 	}
-	a.held.link.add(a.held)
+	a.held.queue()
 	return mem.BufferSlice{mem.NewBuffer(&buffer, heldPool{a.held})}, nil
 }
 
@@ -166,34 +186,75 @@ func (heldPool) Get(length int) *[]byte {
 
 // Put implements mem.BufferPool.
 func (p heldPool) Put(*[]byte) {
-	p.held.link.remove(p.held)
+	p.held.taken()
 	p.held.end()
 }
 
-func (l *link) add(h *held) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.queued == nil {
-		l.queued = make(map[*held]struct{})
+// queue notes that gRPC has an answer.
+func (h *held) queue() {
+	u, l := h.node, h.link
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if len(l.queued) == 0 {
+		l.queued, l.moved = make(map[*held]struct{}), time.Now()
+		l.node.Store(u)
+		u.links[l] = struct{}{}
 	}
 	l.queued[h] = struct{}{}
 }
 
-func (l *link) remove(h *held) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.queued, h)
+// taken notes that it has been sent.
+func (h *held) taken() {
+	u, l := h.node, h.link
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	l.moved = time.Now()
+	if delete(l.queued, h); len(l.queued) == 0 {
+		delete(u.links, l)
+	}
 }
 
 // broken gives back what was queued for a connection that is no more. gRPC queues
 // nothing after that: an answer that comes later is freed by the usual way.
 func (l *link) broken() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for h := range l.queued {
+	u := l.node.Load()
+	if u == nil {
+		return
+	}
+	u.mu.Lock()
+	dropped := l.queued
+	l.queued = nil
+	delete(u.links, l)
+	u.mu.Unlock()
+	for h := range dropped {
 		h.end()
 	}
-	clear(l.queued)
+}
+
+// hold adds to a share of the bytes, unless they become too many, where nothing can be freed.
+func (u *unsent) hold(share, by int64) bool {
+	return u.grow(share, by, u.most) || u.free() && u.grow(share, by, u.most)
+}
+
+// free ends the connections over which nothing was taken for too long, and reports whether there
+// were some. It looks once a second.
+func (u *unsent) free() (some bool) {
+	u.mu.Lock()
+	now := time.Now()
+	var stalled []*link
+	if now.Sub(u.looked) >= time.Second {
+		u.looked = now
+		for l := range u.links {
+			if now.Sub(l.moved) >= answersStalledMax && l.hangUp != nil {
+				stalled = append(stalled, l)
+			}
+		}
+	}
+	u.mu.Unlock()
+	for _, l := range stalled {
+		l.hangUp()
+	}
+	return len(stalled) > 0
 }
 
 // linking makes a [link] of every connection of a server: for the calls that come over
@@ -210,7 +271,9 @@ func (l linking) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, 
 	if err != nil {
 		return nil, nil, err
 	}
-	return linkedConn{conn, raw, &link{}}, info, nil
+	linked := linkedConn{conn, raw, &link{}}
+	linked.link.hangUp = func() { _ = linked.Close() }
+	return linked, info, nil
 }
 
 // Clone implements credentials.TransportCredentials.

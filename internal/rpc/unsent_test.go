@@ -3,13 +3,18 @@ package rpc_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
+	"io"
 	"net"
 	"runtime"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/internal/reason"
@@ -175,6 +180,54 @@ func TestAClientThatDoesNotRead(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Who takes nothing keeps others from their answers for as long as a client of a session may, and no
+// longer; who takes little by little stays.
+func TestWhoTakesNothingKeepsNobodyForLong(t *testing.T) {
+	const bound, clients = 8 << 20, 3
+	synctest.Test(t, func(t *testing.T) {
+		n := start(t, "n1", func(cfg *rpc.Config) { cfg.Settings.UnsentBytesMax = bound })
+		listener := bufconn.Listen(1 << 10)
+		n.serve(t, listener)
+		body := commitLarge(t, n, "k")
+		framed, err := proto.MarshalOptions{}.MarshalAppend(make([]byte, 5), &coordinatorv1.GetRequest{Identity: key("k"), IncludeBody: true})
+		wantNone(t, err)
+		binary.BigEndian.PutUint32(framed[1:], uint32(len(framed)-5))
+		var slow []*bareClient
+		for range clients {
+			client := dialBare(t, listener)
+			for i := range 2 * bound >> 20 {
+				stream := uint32(2*i + 1)
+				client.begin(stream, coordinatorv1.CoordinatorService_Get_FullMethodName)
+				wantNone(t, client.framer.WriteData(stream, true, framed))
+			}
+			slow = append(slow, client)
+		}
+		get := func() error {
+			answer, err := n.coordinator.Get(t.Context(), &coordinatorv1.GetRequest{Identity: key("k"), IncludeBody: true})
+			if err == nil && !bytes.Equal(answer.GetRecord().GetResponse().GetBody(), body) {
+				t.Error("another body")
+			}
+			return err
+		}
+		synctest.Wait()
+		for range 9 {
+			wantReason(t, get(), reason.Overloaded)
+			time.Sleep(time.Second)
+		}
+		time.Sleep(time.Second)
+		wantNone(t, get())
+		synctest.Wait()
+		for i, client := range slow {
+			if _, err := io.Copy(io.Discard, client.connection); err != nil || n.unsent() != 0 {
+				t.Errorf("connection %d goes on: %v; %d bytes are held", i, err, n.unsent())
+			}
+			_ = client.connection.Close()
+		}
+		n.server.Stop()
+		_ = n.connection.Close()
+	})
 }
 
 func heap() int64 {

@@ -1,0 +1,97 @@
+package rpc_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/admission"
+	"github.com/atmostonce/coordinator/internal/reason"
+	"github.com/atmostonce/coordinator/internal/rpc"
+)
+
+// Who begins calls and sends nothing takes no more of a node than may be under way at a time, of
+// whichever service they are; and what was refused for that has changed nothing.
+func TestCallsAtATimeAreBounded(t *testing.T) {
+	const most = 4
+	for name, method := range map[string]string{
+		"calls":    coordinatorv1.CoordinatorService_Reserve_FullMethodName,
+		"listings": coordinatorv1.AdminService_ListRecords_FullMethodName,
+		"sessions": coordinatorv1.CoordinatorService_Session_FullMethodName,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				under := rpc.NewCalls()
+				n := start(t, "n1", func(cfg *rpc.Config) {
+					cfg.Calls, cfg.Settings.CallsMax = []*rpc.Calls{under}, most
+				})
+				ctx, cancel := context.WithCancel(t.Context())
+				for range most {
+					_, err := n.connection.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method)
+					wantNone(t, err)
+				}
+				synctest.Wait()
+				if calls := under.UnderWay(); calls != most {
+					t.Fatalf("%d calls are under way, want %d", calls, most)
+				}
+				_, err := n.coordinator.Reserve(t.Context(), &coordinatorv1.ReserveRequest{Identity: key("k")})
+				if failure := wantReason(t, err, reason.Overloaded); failure.Applied != reason.No || !strings.HasSuffix(failure.Message, "as may be: 4") {
+					t.Errorf("%+v", failure)
+				}
+				if calls, _ := counted(under); calls["Reserve OVERLOADED"] != 1 {
+					t.Errorf("counted %v", calls)
+				}
+				cancel()
+				synctest.Wait()
+				if calls := under.UnderWay(); calls != 0 {
+					t.Errorf("%d calls are under way", calls)
+				}
+				granted(t, n, &coordinatorv1.ReserveRequest{Identity: key("k")})
+				n.server.Stop()
+				_ = n.connection.Close()
+			})
+		})
+	}
+}
+
+// A call has no more time for its message than it has altogether.
+func TestACallWhoseMessageDoesNotCome(t *testing.T) {
+	for name, its := range map[string]time.Duration{
+		"without a deadline": 0,
+		"with a late one":    24 * time.Hour,
+		"with an early one":  time.Second,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				under := rpc.NewCalls()
+				n := start(t, "n1", func(cfg *rpc.Config) { cfg.Calls = []*rpc.Calls{under} })
+				ctx, cancel := t.Context(), context.CancelFunc(func() {})
+				most := rpc.Default().WantedForDefault + admission.WaitMax
+				if its > 0 {
+					ctx, cancel = context.WithTimeout(ctx, its)
+					most = min(most, its)
+				}
+				defer cancel()
+				began := time.Now()
+				stream, err := n.connection.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, coordinatorv1.CoordinatorService_Reserve_FullMethodName)
+				wantNone(t, err)
+				if err := stream.RecvMsg(&coordinatorv1.ReserveResponse{}); status.Code(err) != codes.DeadlineExceeded || time.Since(began) != most {
+					t.Errorf("after %v, want %v: %v", time.Since(began), most, err)
+				}
+				synctest.Wait()
+				if calls := under.UnderWay(); calls != 0 {
+					t.Errorf("%d calls are under way", calls)
+				}
+				n.server.Stop()
+				_ = n.connection.Close()
+			})
+		})
+	}
+}
