@@ -2,7 +2,10 @@ package node
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -21,8 +24,8 @@ const behindMax = 1000
 
 // balance hands over, one at a time, what this node leads beyond its share, until ctx
 // ends. Shard i prefers node i mod n of the nodes by name, so each shard that moves
-// comes to where no other node moves it away from. A node that is short of disk space has
-// no share, as long as there is one that is not.
+// comes to where no other node moves it away from. A node that is short of disk space, or
+// did not take over what it was handed, has no share, as long as there is one that is well.
 func (n *Node) balance(ctx context.Context) {
 	if n.cfg.BalanceEvery == 0 {
 		return
@@ -46,18 +49,108 @@ func (n *Node) balance(ctx context.Context) {
 			continue
 		}
 		bounded, cancel := context.WithTimeout(ctx, n.cfg.BalanceEvery)
-		number, to := handover(n.cfg.NodeID, router.Shards(), led, n.short(bounded))
+		unfit := n.short(bounded)
+		n.declined.mark(unfit, time.Now())
+		number, to := handover(n.cfg.NodeID, router.Shards(), led, unfit)
 		if to == "" {
 			cancel()
 			continue
 		}
 		n.cfg.Logger.Info("leading more than this node's share; handing one shard over", "shard", number, "to", to, "leading", len(led))
-		err := router.Replica(number).TransferLeadership(bounded, to)
+		replica := router.Replica(number)
+		err := replica.TransferLeadership(bounded, to)
+		if err == nil {
+			err = takenOver(bounded, replica, to)
+		}
 		cancel()
-		if err != nil && ctx.Err() == nil {
-			n.cfg.Logger.Warn("could not hand a shard over", "shard", number, "to", to, "error", err)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			n.declined.forget(to)
+		default:
+			pause := n.declined.note(to, time.Now(), n.cfg.BalanceEvery)
+			n.cfg.Logger.Warn("could not hand a shard over", "shard", number, "to", to, "error", err, "not_again_for", pause)
 		}
 	}
+}
+
+// takenOver waits until a shard that was handed over is led again. That this node does not lead it
+// any more is no word of the one that should.
+func takenOver(ctx context.Context, replica *shard.Replica, by string) error {
+	for {
+		changed := replica.LeaderChanged()
+		switch leader := replica.Leader(); {
+		case leader.Known() && leader.NodeID == by:
+			return nil
+		case leader.Known():
+			return fmt.Errorf("%s leads it", leader.NodeID)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("nobody leads it: %w", ctx.Err())
+		}
+	}
+}
+
+// declined are the nodes that have not taken over what they were handed. One that hears this node,
+// and is not heard by the others, keeps up with its shards like any other: and while it is handed
+// one of them, that has no leader. So it has no share for a while, each time for twice as long, up
+// to declinedMax times BalanceEvery.
+type declined struct {
+	mu    sync.Mutex
+	nodes map[string]refusal
+}
+
+type refusal struct {
+	times int // in a row
+	until time.Time
+}
+
+const declinedMax = 64
+
+// note notes that a node has not taken a shard over, and returns for how long it is left alone.
+func (d *declined) note(node string, now time.Time, every time.Duration) (pause time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.nodes == nil {
+		d.nodes = make(map[string]refusal)
+	}
+	times := d.nodes[node].times + 1
+	pause = every * time.Duration(min(declinedMax, 1<<min(times, 30)))
+	d.nodes[node] = refusal{times, now.Add(pause)}
+	return pause
+}
+
+// forget notes that a node has taken a shard over.
+func (d *declined) forget(node string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.nodes, node)
+}
+
+// mark adds those that are left alone at the moment.
+func (d *declined) mark(unfit map[string]bool, now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for node, r := range d.nodes {
+		if now.Before(r.until) {
+			unfit[node] = true
+		}
+	}
+}
+
+// problems says, by name, which nodes did not take over what they were handed last.
+func (d *declined) problems() (told []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, node := range slices.Sorted(maps.Keys(d.nodes)) {
+		told = append(told, fmt.Sprintf(
+			"Node %s was handed a shard and did not take it over, %d times in a row: it may not reach the others. Its own status says whom it reaches.",
+			node, d.nodes[node].times))
+	}
+	return told
 }
 
 // short are the nodes that say that they are short of disk space, this one among them.
@@ -81,10 +174,10 @@ func shortOf(contacts map[raft.ServerID]membership.Contact) map[string]bool {
 
 // handover picks one of the shards that a node leads and the node to hand it to, or
 // "". It hands over only from a node that leads more than its share, to the shard's
-// preferred node, and only if that one keeps up and is not short of disk space.
-func handover(self string, shards int, led []shard.Status, short map[string]bool) (number int, to string) {
+// preferred node, and only if that one keeps up and is not unfit.
+func handover(self string, shards int, led []shard.Status, unfit map[string]bool) (number int, to string) {
 	for _, status := range led {
-		nodes := nodesWithShare(self, status, short)
+		nodes := nodesWithShare(self, status, unfit)
 		share := (shards + len(nodes) - 1) / len(nodes)
 		if slices.Contains(nodes, self) && len(led) <= share {
 			return 0, ""
@@ -104,8 +197,8 @@ func handover(self string, shards int, led []shard.Status, short map[string]bool
 }
 
 // nodesWithShare are those, by name, among which a shard is to be led: its voters that are
-// not short of disk space, or all of them where every one is.
-func nodesWithShare(self string, status shard.Status, short map[string]bool) []string {
+// not unfit, or all of them where every one is.
+func nodesWithShare(self string, status shard.Status, unfit map[string]bool) []string {
 	all := []string{self}
 	for _, replica := range status.Replicas {
 		if replica.Voter && replica.NodeID != self {
@@ -113,7 +206,7 @@ func nodesWithShare(self string, status shard.Status, short map[string]bool) []s
 		}
 	}
 	slices.Sort(all)
-	if enough := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return short[name] }); len(enough) > 0 {
+	if enough := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return unfit[name] }); len(enough) > 0 {
 		return enough
 	}
 	return all

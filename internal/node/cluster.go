@@ -141,7 +141,7 @@ func (c cluster) Problems(context.Context) []string {
 	if c.node.storageFull.Load() {
 		problems = append(problems, fmt.Sprintf("This node is short of free disk space and takes no new keys: %s.", c.node.space()))
 	}
-	return problems
+	return append(problems, c.node.declined.problems()...)
 }
 
 // servers returns every server in the Raft configurations of the shards.

@@ -941,6 +941,54 @@ func TestShortOfSpaceAmongOthers(t *testing.T) {
 	})
 }
 
+// A node that hears the others and is not heard by them keeps up, and takes over nothing: each time it
+// is handed a shard, that has no leader for a while. So it is asked less and less often, and those that
+// ask say so. It has its share again once it is heard.
+func TestWhoTakesNothingOverIsLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.startThree()
+		w.stop("n3")
+		var mute atomic.Bool
+		mute.Store(true)
+		w.start("n3", func(c *Config) {
+			c.Dial = func(ctx context.Context, address string) (net.Conn, error) {
+				if mute.Load() {
+					return nil, errors.New("no way out")
+				}
+				return w.network.dial(ctx, address)
+			}
+		})
+		const failed = "could not hand a shard over"
+		time.Sleep(10 * time.Minute)
+		if times := strings.Count(w.log.String(), failed); times < 2 || times > 12 { // two nodes ask, each less and less often
+			t.Errorf("a shard was handed over %d times in vain", times)
+		}
+		var told string
+		for _, name := range []string{"n1", "n2"} {
+			status, err := coordinatorv1.NewAdminServiceClient(w.client(name)).ClusterStatus(t.Context(), &coordinatorv1.ClusterStatusRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			told += strings.Join(status.GetProblems(), " ")
+		}
+		if !strings.Contains(told, "Node n3 was handed a shard") {
+			t.Errorf("status says %q", told)
+		}
+		mute.Store(false)
+		time.Sleep(20 * time.Minute)
+		led := 0
+		for i := range 3 {
+			if w.nodes["n3"].shards.router.Load().Replica(i).Leads() {
+				led++
+			}
+		}
+		if led != 1 {
+			t.Errorf("n3 leads %d shards once it is heard", led)
+		}
+	})
+}
+
 // What the copies of all states may take is what is above the floor.
 func TestStatesShareTheSpaceAboveTheFloor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

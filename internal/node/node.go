@@ -58,6 +58,8 @@ type Node struct {
 	healthMu sync.Mutex
 	serving  bool
 
+	declined declined // by [Node.balance]
+
 	failOnce sync.Once
 	failed   chan struct{}
 	failure  error // set before failed is closed
