@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"pgregory.net/rapid"
 
@@ -70,7 +69,7 @@ func BenchmarkHistogram(b *testing.B) {
 func bench(t *testing.T, ctx context.Context, arguments ...string) (benchJSON, int, string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	outside := world{stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr, environment: os.Environ()}
+	outside := world{dial: reach, stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr, environment: os.Environ()}
 	code := run(ctx, outside, append([]string{"bench", "-o", "json"}, arguments...))
 	var shown benchJSON
 	if stdout.Len() > 0 {
@@ -130,18 +129,28 @@ func committing(nth int, then func()) *stub {
 	}}
 }
 
+// paced grants and commits, and takes its time for that.
+func paced() *stub {
+	return &stub{reserve: grantedFor, commit: func() error { return nil }, pace: 100 * time.Millisecond}
+}
+
 // TestBenchEnds has a benchmark end early, with what it has by then: its time is over,
 // or it is interrupted.
 func TestBenchEnds(t *testing.T) {
-	address := startNode(t)
 	t.Run("by its time", func(t *testing.T) {
-		shown, code, said := bench(t, t.Context(), "pairs", "--endpoints", address, "--timeout", "30s", "--duration", "4s")
-		if code != reason.ExitDone || countOf(shown, benchPair) == 0 || shown.Interrupted {
-			t.Errorf("exit code %d: %+v", code, shown)
-		}
-		if !strings.Contains(said, " done, ") {
-			t.Errorf("no progress was shown: %q", said)
-		}
+		virtually(t, func(t *testing.T) {
+			began := time.Now()
+			shown, code, said := bench(t, t.Context(), "pairs", "--endpoints", serve(t, paced()), "--timeout", "30s", "--duration", "4s")
+			if code != reason.ExitDone || countOf(shown, benchPair) == 0 || shown.Interrupted {
+				t.Errorf("exit code %d: %+v", code, shown)
+			}
+			if !strings.Contains(said, " done, ") {
+				t.Errorf("no progress was shown: %q", said)
+			}
+			if took := time.Since(began); took < 4*time.Second || took > 5*time.Second {
+				t.Errorf("it took %v", took)
+			}
+		})
 	})
 	t.Run("by a signal", func(t *testing.T) {
 		ctx, interrupt := context.WithCancel(t.Context())
@@ -154,13 +163,14 @@ func TestBenchEnds(t *testing.T) {
 
 // TestBenchOfNobody has a benchmark that does nothing fail as a call does.
 func TestBenchOfNobody(t *testing.T) {
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
-	for _, name := range []string{"pairs", "stream", "storm"} {
-		_, code, said := bench(t, t.Context(), name, "--endpoints", "127.0.0.1:1", "--timeout", "1s", "--count", "3")
-		if code != reason.ExitUnavailable || !strings.Contains(said, "cannot connect to 127.0.0.1:1") {
-			t.Errorf("%s: exit code %d: %s", name, code, said)
+	virtually(t, func(t *testing.T) {
+		for _, name := range []string{"pairs", "stream", "storm"} {
+			_, code, said := bench(t, t.Context(), name, "--endpoints", noStub, "--timeout", "1s", "--count", "3")
+			if code != reason.ExitUnavailable || !strings.Contains(said, "cannot connect to "+noStub) {
+				t.Errorf("%s: exit code %d: %s", name, code, said)
+			}
 		}
-	}
+	})
 }
 
 // grantedFor is a grant that holds.
@@ -263,12 +273,13 @@ func TestBenchFindsABreach(t *testing.T) {
 
 // TestBenchPreparesWithinItsTime ends what a storm commits first.
 func TestBenchPreparesWithinItsTime(t *testing.T) {
-	address := startNode(t)
 	t.Run("by its time", func(t *testing.T) {
-		_, code, said := bench(t, t.Context(), "storm", "--endpoints", address, "--keys", "1000000", "--duration", "3s")
-		if code != reason.ExitFailure || !committedSoFar(said, `the time of --duration \(3s\) was over when (\d+) of 1000000 keys were committed`) {
-			t.Errorf("exit code %d: %s", code, said)
-		}
+		virtually(t, func(t *testing.T) {
+			_, code, said := bench(t, t.Context(), "storm", "--endpoints", serve(t, paced()), "--keys", "1000000", "--duration", "3s")
+			if code != reason.ExitFailure || !committedSoFar(said, `the time of --duration \(3s\) was over when (\d+) of 1000000 keys were committed`) {
+				t.Errorf("exit code %d: %s", code, said)
+			}
+		})
 	})
 	t.Run("by a signal", func(t *testing.T) {
 		ctx, interrupt := context.WithCancel(t.Context())
@@ -279,11 +290,13 @@ func TestBenchPreparesWithinItsTime(t *testing.T) {
 		}
 	})
 	t.Run("where nobody is", func(t *testing.T) {
-		_, code, said := bench(t, t.Context(), "storm", "--endpoints", "127.0.0.1:1", "--duration", "1s")
-		want := "the time of --duration (1s) was over when 0 of 1 keys were committed: cannot connect to 127.0.0.1:1: connection refused"
-		if code != reason.ExitFailure || !strings.Contains(said, want) {
-			t.Errorf("exit code %d: %s", code, said)
-		}
+		virtually(t, func(t *testing.T) {
+			_, code, said := bench(t, t.Context(), "storm", "--endpoints", noStub, "--duration", "1s")
+			want := "the time of --duration (1s) was over when 0 of 1 keys were committed: cannot connect to " + noStub + ": connection refused"
+			if code != reason.ExitFailure || !strings.Contains(said, want) {
+				t.Errorf("exit code %d: %s", code, said)
+			}
+		})
 	})
 }
 

@@ -45,6 +45,7 @@ type stub struct {
 	extend   func(context.Context) error
 	get      func(context.Context) error // nil: in doubt
 	extended *time.Duration              // what an Extend leaves; nil: a minute
+	pace     time.Duration               // of each Commit, in virtual time
 	requests []*coordinatorv1.ReserveRequest
 	releases []*coordinatorv1.ReleaseRequest
 	pages    int
@@ -127,11 +128,7 @@ type services interface {
 
 func serve(t *testing.T, s services) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := grpc.NewServer()
+	listener, server := listen(t), grpc.NewServer()
 	coordinatorv1.RegisterCoordinatorServiceServer(server, s)
 	coordinatorv1.RegisterAdminServiceServer(server, s)
 	served := make(chan struct{})
@@ -156,7 +153,7 @@ func command(t *testing.T, arguments ...string) (code int, stdout, stderr string
 func in(t *testing.T, environment []string, arguments ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, err bytes.Buffer
-	w := world{stdin: strings.NewReader(""), stdout: &out, stderr: &err, environment: environment, signals: newSignals()}
+	w := world{stdin: strings.NewReader(""), stdout: &out, stderr: &err, environment: environment, signals: newSignals(), dial: reach}
 	code = run(t.Context(), w, arguments)
 	return code, out.String(), err.String()
 }
@@ -180,32 +177,33 @@ func grantedBy(int) (*coordinatorv1.ReserveResponse, error) {
 // Every reason of the table ends in its exit code, is told on stderr and leaves stdout
 // empty, in both forms.
 func TestEveryReasonHasItsExitCode(t *testing.T) {
-	leakless(t)
-	s := &stub{}
-	address := serve(t, s)
-	for _, row := range reason.Table() {
-		s.answers(failed(reason.Error(row.Reason, "")))
-		within := "10s"
-		if row.Code == codes.Unavailable {
-			within = "2s" // it is tried again until then
+	virtually(t, func(t *testing.T) {
+		s := &stub{}
+		address := serve(t, s)
+		for _, row := range reason.Table() {
+			s.answers(failed(reason.Error(row.Reason, "")))
+			within := "10s"
+			if row.Code == codes.Unavailable {
+				within = "2s" // it is tried again until then
+			}
+			base := []string{"--endpoints", address, "--timeout", within}
+			code, stdout, stderr := command(t, append(base, "reserve", "k")...)
+			if code != row.ExitCode || stdout != "" || !strings.HasPrefix(stderr, "coordctl: "+string(row.Reason)+": ") ||
+				strings.Count(stderr, "\n") != 1 {
+				t.Errorf("%s: exit code %d, want %d; stdout %q, stderr %q", row.Reason, code, row.ExitCode, stdout, stderr)
+			}
+			code, stdout, stderr = command(t, append(base, "-o", "json", "reserve", "k")...)
+			var shown map[string]errorJSON
+			if err := json.Unmarshal([]byte(stderr), &shown); err != nil {
+				t.Errorf("%s: %q: %v", row.Reason, stderr, err)
+			}
+			got := shown["error"]
+			if code != row.ExitCode || stdout != "" || got.Reason != string(row.Reason) || got.Code != reason.CodeName(row.Code) ||
+				got.Applied != row.Applied.String() || got.Message == "" {
+				t.Errorf("%s: exit code %d, stdout %q, %+v", row.Reason, code, stdout, got)
+			}
 		}
-		base := []string{"--endpoints", address, "--timeout", within}
-		code, stdout, stderr := command(t, append(base, "reserve", "k")...)
-		if code != row.ExitCode || stdout != "" || !strings.HasPrefix(stderr, "coordctl: "+string(row.Reason)+": ") ||
-			strings.Count(stderr, "\n") != 1 {
-			t.Errorf("%s: exit code %d, want %d; stdout %q, stderr %q", row.Reason, code, row.ExitCode, stdout, stderr)
-		}
-		code, stdout, stderr = command(t, append(base, "-o", "json", "reserve", "k")...)
-		var shown map[string]errorJSON
-		if err := json.Unmarshal([]byte(stderr), &shown); err != nil {
-			t.Errorf("%s: %q: %v", row.Reason, stderr, err)
-		}
-		got := shown["error"]
-		if code != row.ExitCode || stdout != "" || got.Reason != string(row.Reason) || got.Code != reason.CodeName(row.Code) ||
-			got.Applied != row.Applied.String() || got.Message == "" {
-			t.Errorf("%s: exit code %d, stdout %q, %+v", row.Reason, code, stdout, got)
-		}
-	}
+	})
 }
 
 // An outcome that this program does not know admits nobody.
@@ -263,29 +261,30 @@ func TestAnswersAreNotAskedForAgain(t *testing.T) {
 
 // Invariant 2: a doubt stays until an answer takes it away.
 func TestADoubtStays(t *testing.T) {
-	leakless(t)
-	unknown := func(call int) (*coordinatorv1.ReserveResponse, error) {
-		if call == 1 {
-			return nil, reason.Error(reason.OutcomeUnknown, "")
+	virtually(t, func(t *testing.T) {
+		unknown := func(call int) (*coordinatorv1.ReserveResponse, error) {
+			if call == 1 {
+				return nil, reason.Error(reason.OutcomeUnknown, "")
+			}
+			return nil, reason.Error(reason.NoLeader, "")
 		}
-		return nil, reason.Error(reason.NoLeader, "")
-	}
-	s := &stub{reserve: unknown}
-	code, _, stderr := command(t, "--endpoints", serve(t, s), "--timeout", "2s", "reserve", "k")
-	if code != reason.ExitUnavailable || !strings.Contains(stderr, "OUTCOME_UNKNOWN") || !strings.Contains(stderr, "--attempt-id") {
-		t.Errorf("exit code %d, stderr %q", code, stderr)
-	}
-	// What the record says is the truth, whatever was before. What refuses the delivery says nothing
-	// of an earlier one, whoever refuses it.
-	for _, after := range []error{
-		status.Error(codes.Unimplemented, ""), status.Error(codes.ResourceExhausted, ""), status.Error(codes.FailedPrecondition, ""),
-		status.Error(codes.Internal, ""), named(codes.FailedPrecondition, "OF_A_NEWER_COORDINATOR"),
-	} {
-		expectDoubt(t, after, true)
-	}
-	for _, row := range reason.Table() {
-		expectDoubt(t, reason.Error(row.Reason, ""), !row.OfRecord)
-	}
+		s := &stub{reserve: unknown}
+		code, _, stderr := command(t, "--endpoints", serve(t, s), "--timeout", "2s", "reserve", "k")
+		if code != reason.ExitUnavailable || !strings.Contains(stderr, "OUTCOME_UNKNOWN") || !strings.Contains(stderr, "--attempt-id") {
+			t.Errorf("exit code %d, stderr %q", code, stderr)
+		}
+		// What the record says is the truth, whatever was before. What refuses the delivery says nothing
+		// of an earlier one, whoever refuses it.
+		for _, after := range []error{
+			status.Error(codes.Unimplemented, ""), status.Error(codes.ResourceExhausted, ""), status.Error(codes.FailedPrecondition, ""),
+			status.Error(codes.Internal, ""), named(codes.FailedPrecondition, "OF_A_NEWER_COORDINATOR"),
+		} {
+			expectDoubt(t, after, true)
+		}
+		for _, row := range reason.Table() {
+			expectDoubt(t, reason.Error(row.Reason, ""), !row.OfRecord)
+		}
+	})
 }
 
 // named is a status with a reason of ours that the table may not have.
@@ -357,25 +356,23 @@ func TestGraver(t *testing.T) {
 // A node that takes the call and says nothing leaves a doubt once the time is over; one
 // that cannot be connected to does not.
 func TestSilence(t *testing.T) {
-	leakless(t)
-	release := make(chan struct{})
-	s := &stub{reserve: func(int) (*coordinatorv1.ReserveResponse, error) { <-release; return nil, errors.New("late") }}
-	address := serve(t, s)
-	code, _, stderr := command(t, "--endpoints", address, "--timeout", "2s", "-o", "json", "reserve", "k")
-	if code != reason.ExitUnavailable || !strings.Contains(stderr, `"applied":"maybe"`) || !strings.Contains(stderr, "attempt_id") {
-		t.Errorf("exit code %d, stderr %q", code, stderr)
-	}
-	close(release)
+	virtually(t, func(t *testing.T) {
+		release := make(chan struct{})
+		s := &stub{reserve: func(int) (*coordinatorv1.ReserveResponse, error) { <-release; return nil, errors.New("late") }}
+		address := serve(t, s)
+		code, _, stderr := command(t, "--endpoints", address, "--timeout", "2s", "-o", "json", "reserve", "k")
+		if code != reason.ExitUnavailable || !strings.Contains(stderr, `"applied":"maybe"`) || !strings.Contains(stderr, "attempt_id") {
+			t.Errorf("exit code %d, stderr %q", code, stderr)
+		}
+		close(release)
 
-	deaf, err := net.Listen("tcp", "127.0.0.1:0") // accepts nothing, says nothing
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = deaf.Close() }()
-	code, _, stderr = command(t, "--endpoints", deaf.Addr().String(), "--timeout", "1s", "-o", "json", "reserve", "k")
-	if code != reason.ExitUnavailable || !strings.Contains(stderr, `"applied":"no"`) {
-		t.Errorf("exit code %d, stderr %q", code, stderr)
-	}
+		deaf := listen(t) // accepts nothing, says nothing
+		defer func() { _ = deaf.Close() }()
+		code, _, stderr = command(t, "--endpoints", deaf.Addr().String(), "--timeout", "1s", "-o", "json", "reserve", "k")
+		if code != reason.ExitUnavailable || !strings.Contains(stderr, `"applied":"no"`) {
+			t.Errorf("exit code %d, stderr %q", code, stderr)
+		}
+	})
 }
 
 // The time to wait is on top of the timeout.
@@ -388,11 +385,7 @@ func TestTheTimeoutLeavesTimeToWait(t *testing.T) {
 		return handle(ctx, request)
 	}))
 	coordinatorv1.RegisterCoordinatorServiceServer(server, &stub{reserve: grantedBy})
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan struct{})
+	listener, served := listen(t), make(chan struct{})
 	go func() { defer close(served); _ = server.Serve(listener) }()
 	code, _, _ := command(t, "--endpoints", listener.Addr().String(), "reserve", "k", "--wait", "30s")
 	server.Stop()
@@ -426,7 +419,7 @@ func TestAFullStdout(t *testing.T) {
 		var stderr bytes.Buffer
 		s := &stub{reserve: grantedBy, pages: 1}
 		address := serve(t, s)
-		w := world{stdin: strings.NewReader(""), stdout: full{}, stderr: &stderr, environment: []string{variableOf(endpointsFlag) + "=" + address}}
+		w := world{dial: reach, stdin: strings.NewReader(""), stdout: full{}, stderr: &stderr, environment: []string{variableOf(endpointsFlag) + "=" + address}}
 		code := run(t.Context(), w, line)
 		if code != reason.ExitFailure || !strings.Contains(stderr.String(), "no space") || strings.Count(stderr.String(), "\n") != 1 {
 			t.Errorf("%v: exit code %d, %q", line, code, stderr.String())
@@ -450,58 +443,47 @@ func (full) Write([]byte) (int, error) { return 0, errors.New("no space") }
 
 // What gRPC says of a connection that failed is told in one clear line, whatever failed.
 func TestConnectionsThatFailAreToldInWords(t *testing.T) {
-	leakless(t)
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = closed.Close()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts nothing, says nothing
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = silent.Close() }()
-	foreign, err := net.Listen("tcp", "127.0.0.1:0") // says something else
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		for {
-			conn, err := foreign.Accept()
-			if err != nil {
-				return
+	virtually(t, func(t *testing.T) {
+		silent, foreign := listen(t), listen(t) // one accepts nothing, the other says something else
+		defer func() { _ = silent.Close() }()
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			for {
+				conn, err := foreign.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = conn.Write([]byte("220 mail\r\n"))
+				_ = conn.Close()
 			}
-			_, _ = conn.Write([]byte("220 mail\r\n"))
-			_ = conn.Close()
-		}
-	}()
-	defer func() { _ = foreign.Close(); <-served }()
-	breaking := serveBreaking(t)
-	refusing := serve(t, &stub{reserve: failed(status.Error(codes.Unavailable, "no healthy upstream"))})
-	cancelling := serve(t, &stub{reserve: failed(status.Error(codes.Canceled, ""))})
+		}()
+		defer func() { _ = foreign.Close(); <-served }()
+		breaking := serveBreaking(t)
+		refusing := serve(t, &stub{reserve: failed(status.Error(codes.Unavailable, "no healthy upstream"))})
+		cancelling := serve(t, &stub{reserve: failed(status.Error(codes.Canceled, ""))})
 
-	const notOurs = " does not answer as a coordinator: it hangs, is something else, or speaks TLS, as with --tls-ca"
-	for endpoint, want := range map[string]string{
-		closed.Addr().String():  "cannot connect to " + closed.Addr().String() + ": connection refused",
-		silent.Addr().String():  "the time of --timeout (1s) was over before " + silent.Addr().String() + " answered as a coordinator",
-		foreign.Addr().String(): foreign.Addr().String() + notOurs,
-		breaking:                "the connection to " + breaking + " broke before there was an answer",
-		refusing:                refusing + " answered UNAVAILABLE: no healthy upstream; ",
-		cancelling:              cancelling + " answered CANCELLED; ",
-	} {
-		code, _, stderr := command(t, "--endpoints", endpoint, "--timeout", "1s", "reserve", "k")
-		// Connecting has a second too, and may be the first to be over.
-		told := strings.Contains(stderr, ": "+want) || endpoint == silent.Addr().String() && strings.Contains(stderr, endpoint+notOurs)
-		if code != reason.ExitUnavailable || !told || strings.Contains(stderr, "desc =") {
-			t.Errorf("%s: exit code %d, %q, want %q", endpoint, code, stderr, want)
+		const notOurs = " does not answer as a coordinator: it hangs, is something else, or speaks TLS, as with --tls-ca"
+		for endpoint, want := range map[string]string{
+			noStub:                  "cannot connect to " + noStub + ": connection refused",
+			silent.Addr().String():  "the time of --timeout (1s) was over before " + silent.Addr().String() + " answered as a coordinator",
+			foreign.Addr().String(): foreign.Addr().String() + notOurs,
+			breaking:                "the connection to " + breaking + " broke before there was an answer",
+			refusing:                refusing + " answered UNAVAILABLE: no healthy upstream; ",
+			cancelling:              cancelling + " answered CANCELLED; ",
+		} {
+			code, _, stderr := command(t, "--endpoints", endpoint, "--timeout", "1s", "reserve", "k")
+			// Connecting has a second too, and may be the first to be over.
+			told := strings.Contains(stderr, ": "+want) || endpoint == silent.Addr().String() && strings.Contains(stderr, endpoint+notOurs)
+			if code != reason.ExitUnavailable || !told || strings.Contains(stderr, "desc =") {
+				t.Errorf("%s: exit code %d, %q, want %q", endpoint, code, stderr, want)
+			}
 		}
-	}
-	unknown := &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: "nowhere.invalid", IsNotFound: true}}
-	if got := rootCause(unknown); got != "no address is known by this name" {
-		t.Errorf("got %q", got)
-	}
+		unknown := &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: "nowhere.invalid", IsNotFound: true}}
+		if got := rootCause(unknown); got != "no address is known by this name" {
+			t.Errorf("got %q", got)
+		}
+	})
 }
 
 // recording is a listener that keeps in mind which connections it has made.
@@ -524,11 +506,7 @@ func (r *recording) Accept() (net.Conn, error) {
 // serveBreaking breaks the connection in place of answering.
 func serveBreaking(t *testing.T) string {
 	t.Helper()
-	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener, server, served := &recording{Listener: inner}, grpc.NewServer(), make(chan struct{})
+	listener, server, served := &recording{Listener: listen(t)}, grpc.NewServer(), make(chan struct{})
 	coordinatorv1.RegisterCoordinatorServiceServer(server, &stub{reserve: func(int) (*coordinatorv1.ReserveResponse, error) {
 		listener.mu.Lock()
 		defer listener.mu.Unlock()
@@ -539,7 +517,7 @@ func serveBreaking(t *testing.T) string {
 	}})
 	go func() { defer close(served); _ = server.Serve(listener) }()
 	t.Cleanup(func() { server.Stop(); <-served })
-	return inner.Addr().String()
+	return listener.Addr().String()
 }
 
 // Scripts learn from the exit code whether the cluster is well, as people do from the result.
@@ -570,57 +548,59 @@ func TestStatusOfAnUnhealthyCluster(t *testing.T) {
 // Nothing is started by who was not admitted, and each reason has an exit code that is
 // hardly a command's.
 func TestRunStartsNothingUnlessAdmitted(t *testing.T) {
-	leakless(t)
-	s := &stub{}
-	address := serve(t, s)
-	started := filepath.Join(t.TempDir(), "started")
-	refusals := map[int][]func(int) (*coordinatorv1.ReserveResponse, error){
-		108: {failed(status.Error(codes.Internal, "")), failed(status.Error(codes.Unknown, "")),
-			grants("T", 0), grants("T", -time.Minute), grants("", time.Minute),
-			func(int) (*coordinatorv1.ReserveResponse, error) { return &coordinatorv1.ReserveResponse{}, nil }},
-		110: {failed(status.Error(codes.PermissionDenied, ""))},
-	}
-	for _, row := range reason.Table() {
-		want := row.ExitCode + 100
-		if row.ExitCode == reason.ExitNotOwner {
-			want = 108
+	virtually(t, func(t *testing.T) {
+		s := &stub{}
+		address := serve(t, s)
+		started := filepath.Join(t.TempDir(), "started")
+		refusals := map[int][]func(int) (*coordinatorv1.ReserveResponse, error){
+			108: {failed(status.Error(codes.Internal, "")), failed(status.Error(codes.Unknown, "")),
+				grants("T", 0), grants("T", -time.Minute), grants("", time.Minute),
+				func(int) (*coordinatorv1.ReserveResponse, error) { return &coordinatorv1.ReserveResponse{}, nil }},
+			110: {failed(status.Error(codes.PermissionDenied, ""))},
 		}
-		refusals[want] = append(refusals[want], failed(reason.Error(row.Reason, "")))
-	}
-	for want, all := range refusals {
-		for i, refuse := range all {
-			s.answers(refuse)
-			code, stdout, stderr := command(t, "run", "--endpoints", address, "--timeout", "1s", "--key", "k", "--", "touch", started)
-			if code != want || stdout != "" || !strings.Contains(stderr, "; the command was not started") || strings.Count(stderr, "\n") != 1 {
-				t.Errorf("%d of %d: exit code %d, stdout %q, stderr %q", i, want, code, stdout, stderr)
+		for _, row := range reason.Table() {
+			want := row.ExitCode + 100
+			if row.ExitCode == reason.ExitNotOwner {
+				want = 108
+			}
+			refusals[want] = append(refusals[want], failed(reason.Error(row.Reason, "")))
+		}
+		for want, all := range refusals {
+			for i, refuse := range all {
+				s.answers(refuse)
+				code, stdout, stderr := command(t, "run", "--endpoints", address, "--timeout", "1s", "--key", "k", "--", "touch", started)
+				if code != want || stdout != "" || !strings.Contains(stderr, "; the command was not started") || strings.Count(stderr, "\n") != 1 {
+					t.Errorf("%d of %d: exit code %d, stdout %q, stderr %q", i, want, code, stdout, stderr)
+				}
 			}
 		}
-	}
-	if _, err := os.Stat(started); err == nil {
-		t.Error("the command was started")
-	}
+		if _, err := os.Stat(started); err == nil {
+			t.Error("the command was started")
+		}
+	})
 }
 
 // Not to know whether one was admitted is asked about once more: nobody else would hear of it.
 func TestRunAsksAgainWhenInDoubt(t *testing.T) {
-	leakless(t)
-	s := &stub{}
-	address := serve(t, s)
-	s.answers(func(call int) (*coordinatorv1.ReserveResponse, error) {
-		if bytes.Equal(s.requests[call-1].GetAttemptId(), s.requests[0].GetAttemptId()) {
-			return nil, reason.Error(reason.OutcomeUnknown, "")
+	virtually(t, func(t *testing.T) {
+		s := &stub{}
+		address := serve(t, s)
+		s.answers(func(call int) (*coordinatorv1.ReserveResponse, error) {
+			if bytes.Equal(s.requests[call-1].GetAttemptId(), s.requests[0].GetAttemptId()) {
+				return nil, reason.Error(reason.OutcomeUnknown, "")
+			}
+			return &coordinatorv1.ReserveResponse{Outcome: &coordinatorv1.ReserveResponse_Committed{Committed: &coordinatorv1.Committed{
+				Response: &coordinatorv1.Response{Code: 4, Body: []byte("before")},
+			}}}, nil
+		})
+		code, stdout, stderr := command(t, "run", "--endpoints", address, "--timeout", "2s", "--no-wait", "--key", "k", "--", "true")
+		if code != 4 || stdout != "before" || stderr != "" {
+			t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
 		}
-		return &coordinatorv1.ReserveResponse{Outcome: &coordinatorv1.ReserveResponse_Committed{Committed: &coordinatorv1.Committed{
-			Response: &coordinatorv1.Response{Code: 4, Body: []byte("before")},
-		}}}, nil
+		if ids, calls := s.attempts(); len(ids) < 2 || calls < 2 {
+			t.Errorf("%d calls of %d attempts", calls, len(ids))
+		}
 	})
-	code, stdout, stderr := command(t, "run", "--endpoints", address, "--timeout", "2s", "--no-wait", "--key", "k", "--", "true")
-	if code != 4 || stdout != "before" || stderr != "" {
-		t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
-	}
-	if ids, calls := s.attempts(); len(ids) < 2 || calls < 2 {
-		t.Errorf("%d calls of %d attempts", calls, len(ids))
-	}
 }
 
 // The longest time for a call, and what it waits on top, are not over before it begins.
@@ -628,7 +608,7 @@ func TestTheLongestTimeout(t *testing.T) {
 	leakless(t)
 	var said bytes.Buffer
 	s := &stub{reserve: grantedForAMinute}
-	w := world{stdin: strings.NewReader(""), stdout: &bytes.Buffer{}, stderr: &said}
+	w := world{dial: reach, stdin: strings.NewReader(""), stdout: &bytes.Buffer{}, stderr: &said}
 	if code := run(t.Context(), w, []string{"reserve", "k", "--timeout", "2562047h", "--wait", "1h", "--endpoints", serve(t, s)}); code != reason.ExitDone {
 		t.Errorf("exit code %d, %q", code, &said)
 	}
@@ -648,18 +628,19 @@ func TestTheLongestWait(t *testing.T) {
 
 // Who waits for a run elsewhere waits for no longer than was said, also while the coordinator is away.
 func TestAWaitEndsWhileTheCoordinatorIsAway(t *testing.T) {
-	leakless(t)
-	s := &stub{reserve: func(call int) (*coordinatorv1.ReserveResponse, error) {
-		if call == 1 {
-			return &coordinatorv1.ReserveResponse{Outcome: &coordinatorv1.ReserveResponse_Pending{Pending: &coordinatorv1.Pending{}}}, nil
+	virtually(t, func(t *testing.T) {
+		s := &stub{reserve: func(call int) (*coordinatorv1.ReserveResponse, error) {
+			if call == 1 {
+				return &coordinatorv1.ReserveResponse{Outcome: &coordinatorv1.ReserveResponse_Pending{Pending: &coordinatorv1.Pending{}}}, nil
+			}
+			return nil, reason.Error(reason.NoLeader, "")
+		}}
+		began := time.Now()
+		code, _, stderr := command(t, "run", "--endpoints", serve(t, s), "--timeout", "1s", "--wait", "2s", "--key", "k", "--", "true")
+		if took := time.Since(began); code != exitOfRun+reason.ExitUnavailable || !strings.Contains(stderr, "NO_LEADER: ") || took > awayWhileWaiting/2 {
+			t.Errorf("exit code %d after %v, %q", code, took, stderr)
 		}
-		return nil, reason.Error(reason.NoLeader, "")
-	}}
-	began := time.Now()
-	code, _, stderr := command(t, "run", "--endpoints", serve(t, s), "--timeout", "1s", "--wait", "2s", "--key", "k", "--", "true")
-	if took := time.Since(began); code != exitOfRun+reason.ExitUnavailable || !strings.Contains(stderr, "NO_LEADER: ") || took > awayWhileWaiting/2 {
-		t.Errorf("exit code %d after %v, %q", code, took, stderr)
-	}
+	})
 }
 
 // A look changes nothing, whether or not what it has seen can be told.
@@ -667,7 +648,7 @@ func TestALookThatCannotBeToldIsNoDoubt(t *testing.T) {
 	leakless(t)
 	for line, applied := range map[string]string{"status": "no", "records": "no", "shards": "no", "reserve k": "maybe"} {
 		var stderr bytes.Buffer
-		w := world{stdin: strings.NewReader(""), stdout: full{}, stderr: &stderr}
+		w := world{dial: reach, stdin: strings.NewReader(""), stdout: full{}, stderr: &stderr}
 		code := run(t.Context(), w, append(strings.Fields(line), "-o", "json", "--endpoints", serve(t, &stub{reserve: grantedBy, pages: 1})))
 		if code != reason.ExitFailure || !strings.Contains(stderr.String(), `"applied":"`+applied+`"`) {
 			t.Errorf("%s: exit code %d, %q", line, code, &stderr)
@@ -682,7 +663,7 @@ func TestWhatANodeSaysIsText(t *testing.T) {
 	said := status.Error(codes.PermissionDenied, "no\x1b[31m\u009b31m\u202e\nway")
 	var stderr bytes.Buffer
 	s := &stub{commit: func() error { return said }, release: func(context.Context) error { return said }}
-	w := world{stdin: strings.NewReader(""), stdout: &bytes.Buffer{}, stderr: &stderr}
+	w := world{dial: reach, stdin: strings.NewReader(""), stdout: &bytes.Buffer{}, stderr: &stderr}
 	run(t.Context(), w, []string{"commit", "k", "--token", "T", "--endpoints", serve(t, s)})
 	r, reservation, released := reserved(t, s, time.Minute)
 	r.giveBack(reservation, "nothing was started", 1)

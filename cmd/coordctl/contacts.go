@@ -9,10 +9,20 @@ import (
 // contacts is what has come of connecting to each node, the last time: what gRPC makes of it is not
 // for people. Every command has its words from here, so that all of them say the same of a node.
 type contacts struct {
+	through dialer // nil: by the network of this machine
+
 	mu     sync.Mutex
 	nodes  map[string]contact
 	last   string // the node that was connected to last
 	failed string // the node with which that came to nothing last; "": none, or it came to something since
+}
+
+// dialer connects to the port of an address.
+type dialer func(ctx context.Context, address string) (net.Conn, error)
+
+// overNetwork is the dialer of the network that this machine is on.
+func overNetwork(ctx context.Context, address string) (net.Conn, error) {
+	return (&net.Dialer{}).DialContext(ctx, "tcp", address)
 }
 
 // contact is what has come of connecting to one node.
@@ -32,7 +42,11 @@ func (c contact) why() error {
 
 // dial connects to a node's port.
 func (c *contacts) dial(ctx context.Context, address string) (net.Conn, error) {
-	opened, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	through := c.through
+	if through == nil {
+		through = overNetwork
+	}
+	opened, err := through(ctx, address)
 	c.note(address, func(node *contact) { node.dialed, node.undialed = err == nil, err })
 	if err != nil {
 		return nil, err

@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/atmostonce/coordinator/client"
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
@@ -20,6 +21,7 @@ import (
 
 // Commit and Get of the stub leave a doubt, unless it is told otherwise.
 func (s *stub) Commit(context.Context, *coordinatorv1.CommitRequest) (*coordinatorv1.CommitResponse, error) {
+	takes(s.pace)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.commit != nil {
@@ -37,43 +39,44 @@ func (s *stub) Get(ctx context.Context, _ *coordinatorv1.GetRequest) (*coordinat
 
 // A failure in doubt says who does not know what, and what to do.
 func TestADoubtSaysWhatToDo(t *testing.T) {
-	leakless(t)
-	address := serve(t, &stub{reserve: failed(reason.Error(reason.DeadlineExceeded, ""))})
-	unknown := serve(t, &stub{reserve: failed(reason.Error(reason.OutcomeUnknown, ""))})
-	id := strings.Repeat("a1", 16)
-	for _, test := range []struct {
-		endpoint  string
-		arguments string
-		text      string
-		applied   string
-	}{
-		{
-			address, "reserve k --attempt-id " + id,
-			"DEADLINE_EXCEEDED: the call's deadline passed; coordctl does not know whether the coordinator carried the call out" +
-				"; to ask again as the same attempt: --attempt-id " + id, "maybe",
-		},
-		{
-			unknown, "reserve k --attempt-id " + id,
-			"OUTCOME_UNKNOWN: it is not known whether the call was carried out; to ask again as the same attempt: --attempt-id " + id, "maybe",
-		},
-		{
-			address, "commit k --token T",
-			"DEADLINE_EXCEEDED: the call's deadline passed; coordctl does not know whether the coordinator carried the call out" +
-				": the same command again is safe, and is answered with the truth", "maybe",
-		},
-		// What only looks leaves nothing behind.
-		{address, "get k", "DEADLINE_EXCEEDED: the call's deadline passed", "no"},
-	} {
-		arguments := append([]string{"--endpoints", test.endpoint, "--timeout", "1s"}, strings.Fields(test.arguments)...)
-		if code, _, stderr := command(t, arguments...); code != reason.ExitUnavailable || stderr != "coordctl: "+test.text+"\n" {
-			t.Errorf("%s: exit code %d, stderr %q, want %q", test.arguments, code, stderr, test.text)
+	virtually(t, func(t *testing.T) {
+		address := serve(t, &stub{reserve: failed(reason.Error(reason.DeadlineExceeded, ""))})
+		unknown := serve(t, &stub{reserve: failed(reason.Error(reason.OutcomeUnknown, ""))})
+		id := strings.Repeat("a1", 16)
+		for _, test := range []struct {
+			endpoint  string
+			arguments string
+			text      string
+			applied   string
+		}{
+			{
+				address, "reserve k --attempt-id " + id,
+				"DEADLINE_EXCEEDED: the call's deadline passed; coordctl does not know whether the coordinator carried the call out" +
+					"; to ask again as the same attempt: --attempt-id " + id, "maybe",
+			},
+			{
+				unknown, "reserve k --attempt-id " + id,
+				"OUTCOME_UNKNOWN: it is not known whether the call was carried out; to ask again as the same attempt: --attempt-id " + id, "maybe",
+			},
+			{
+				address, "commit k --token T",
+				"DEADLINE_EXCEEDED: the call's deadline passed; coordctl does not know whether the coordinator carried the call out" +
+					": the same command again is safe, and is answered with the truth", "maybe",
+			},
+			// What only looks leaves nothing behind.
+			{address, "get k", "DEADLINE_EXCEEDED: the call's deadline passed", "no"},
+		} {
+			arguments := append([]string{"--endpoints", test.endpoint, "--timeout", "1s"}, strings.Fields(test.arguments)...)
+			if code, _, stderr := command(t, arguments...); code != reason.ExitUnavailable || stderr != "coordctl: "+test.text+"\n" {
+				t.Errorf("%s: exit code %d, stderr %q, want %q", test.arguments, code, stderr, test.text)
+			}
+			_, _, stderr := command(t, append(arguments, "-o", "json")...)
+			var shown map[string]errorJSON
+			if err := json.Unmarshal([]byte(stderr), &shown); err != nil || shown["error"].Applied != test.applied {
+				t.Errorf("%s: %q (%v), want applied %q", test.arguments, stderr, err, test.applied)
+			}
 		}
-		_, _, stderr := command(t, append(arguments, "-o", "json")...)
-		var shown map[string]errorJSON
-		if err := json.Unmarshal([]byte(stderr), &shown); err != nil || shown["error"].Applied != test.applied {
-			t.Errorf("%s: %q (%v), want applied %q", test.arguments, stderr, err, test.applied)
-		}
-	}
+	})
 }
 
 // Who does not know whether a call that changes something was carried out says so in the exit code too,
@@ -116,26 +119,28 @@ func TestADoubtHasOneExitCode(t *testing.T) {
 
 // A run says what it was answered, where that was without a reason.
 func TestRunSaysWhatItWasAnswered(t *testing.T) {
-	leakless(t)
-	for _, answer := range []error{status.Error(codes.Internal, "boom"), status.Error(codes.Unavailable, "no healthy upstream"), status.Error(codes.DataLoss, "")} {
-		address := serve(t, &stub{reserve: failed(answer)})
-		code, _, stderr := command(t, "run", "--endpoints", address, "--timeout", "1s", "--key", "k", "--", "true")
-		want := ": " + answerInWords(address, reason.Of(answer)) + "; the command was not started; "
-		if code != exitOfRun+reason.ExitUnavailable || !strings.Contains(stderr, want) {
-			t.Errorf("exit code %d, %q, want %q", code, stderr, want)
+	virtually(t, func(t *testing.T) {
+		for _, answer := range []error{status.Error(codes.Internal, "boom"), status.Error(codes.Unavailable, "no healthy upstream"), status.Error(codes.DataLoss, "")} {
+			address := serve(t, &stub{reserve: failed(answer)})
+			code, _, stderr := command(t, "run", "--endpoints", address, "--timeout", "1s", "--key", "k", "--", "true")
+			want := ": " + answerInWords(address, reason.Of(answer)) + "; the command was not started; "
+			if code != exitOfRun+reason.ExitUnavailable || !strings.Contains(stderr, want) {
+				t.Errorf("exit code %d, %q, want %q", code, stderr, want)
+			}
 		}
-	}
+	})
 }
 
 // A run whose key is another's says whose it may be where it cannot look.
 func TestAMismatchThatCannotBeLookedAt(t *testing.T) {
-	leakless(t)
-	address := serve(t, &stub{reserve: failed(reason.Error(reason.FingerprintMismatch, ""))})
-	const want = "coordctl: FINGERPRINT_MISMATCH: the key was used with another command, or not by coordctl run; the command was not started\n"
-	code, _, stderr := command(t, "--endpoints", address, "--timeout", "1s", "run", "--key", "k", "--", "false")
-	if code != exitOfRun+reason.ExitFingerprintMismatch || stderr != want {
-		t.Errorf("exit code %d, %q, want %q", code, stderr, want)
-	}
+	virtually(t, func(t *testing.T) {
+		address := serve(t, &stub{reserve: failed(reason.Error(reason.FingerprintMismatch, ""))})
+		const want = "coordctl: FINGERPRINT_MISMATCH: the key was used with another command, or not by coordctl run; the command was not started\n"
+		code, _, stderr := command(t, "--endpoints", address, "--timeout", "1s", "run", "--key", "k", "--", "false")
+		if code != exitOfRun+reason.ExitFingerprintMismatch || stderr != want {
+			t.Errorf("exit code %d, %q, want %q", code, stderr, want)
+		}
+	})
 }
 
 // A run whose command has ended says of what it is not known: the recording, not the command.
@@ -191,14 +196,15 @@ func TestADoubtBeforeOutputIsRefusedStays(t *testing.T) {
 		"another's":             {reason.Error(reason.NoLeader, ""), reason.Error(reason.CommitConflict, ""), exitNotRecorded, "; later callers get what was committed\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			leakless(t)
-			answers := []error{test.first, reason.Error(reason.ResponseTooLarge, ""), test.last}
-			commits := 0
-			r, reservation, said := reserved(t, &stub{commit: func() error { commits++; return answers[commits-1] }}, time.Minute)
-			code := r.report(r.settle(reservation, ending{status: 3}, newCapture()))
-			if code != test.code || !strings.Contains(said.String(), test.want) || commits != 3 {
-				t.Errorf("exit code %d after %d commits, %q", code, commits, said)
-			}
+			virtually(t, func(t *testing.T) {
+				answers := []error{test.first, reason.Error(reason.ResponseTooLarge, ""), test.last}
+				commits := 0
+				r, reservation, said := reserved(t, &stub{commit: func() error { commits++; return answers[commits-1] }}, time.Minute)
+				code := r.report(r.settle(reservation, ending{status: 3}, newCapture()))
+				if code != test.code || !strings.Contains(said.String(), test.want) || commits != 3 {
+					t.Errorf("exit code %d after %d commits, %q", code, commits, said)
+				}
+			})
 		})
 	}
 }
@@ -224,7 +230,9 @@ func TestADoubtOfRunOutlivesItsCall(t *testing.T) {
 	answer := func(r *coordinatorv1.ReserveResponse) func() (*coordinatorv1.ReserveResponse, error) {
 		return func() (*coordinatorv1.ReserveResponse, error) { return r, nil }
 	}
-	pending := answer(&coordinatorv1.ReserveResponse{Outcome: &coordinatorv1.ReserveResponse_Pending{Pending: &coordinatorv1.Pending{Owner: "o"}}})
+	pending := answer(&coordinatorv1.ReserveResponse{Outcome: &coordinatorv1.ReserveResponse_Pending{Pending: &coordinatorv1.Pending{
+		Owner: "o", RetryAfter: durationpb.New(100 * time.Millisecond),
+	}}})
 	inDoubt := answer(&coordinatorv1.ReserveResponse{Outcome: &coordinatorv1.ReserveResponse_InDoubt{InDoubt: &coordinatorv1.InDoubt{Owner: "o"}}})
 	const (
 		unknown = "it is not known whether the call was carried out; the command was not started; "
@@ -249,17 +257,18 @@ func TestADoubtOfRunOutlivesItsCall(t *testing.T) {
 		"another's":          {refusal(reason.FingerprintMismatch), "hold", 106, "FINGERPRINT_MISMATCH", "no", "the command was not started"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			leakless(t)
-			address := serve(t, refusedInDoubt(&stub{}, test.later))
-			code, _, stderr := command(t, "--endpoints", address, "--timeout", "1s", "-o", "json",
-				"run", "--key", "k", "--on-lapse", test.onLapse, "--no-wait", "--", "/no/such/command")
-			var shown struct{ Error errorJSON }
-			if err := json.Unmarshal([]byte(stderr), &shown); err != nil {
-				t.Fatalf("%q: %v", stderr, err)
-			}
-			if got := shown.Error; code != test.code || got.Reason != test.reason || got.Applied != test.applied || !strings.HasSuffix(got.Message, test.message) {
-				t.Errorf("exit code %d, %+v", code, got)
-			}
+			virtually(t, func(t *testing.T) {
+				address := serve(t, refusedInDoubt(&stub{}, test.later))
+				code, _, stderr := command(t, "--endpoints", address, "--timeout", "1s", "-o", "json",
+					"run", "--key", "k", "--on-lapse", test.onLapse, "--no-wait", "--", "/no/such/command")
+				var shown struct{ Error errorJSON }
+				if err := json.Unmarshal([]byte(stderr), &shown); err != nil {
+					t.Fatalf("%q: %v", stderr, err)
+				}
+				if got := shown.Error; code != test.code || got.Reason != test.reason || got.Applied != test.applied || !strings.HasSuffix(got.Message, test.message) {
+					t.Errorf("exit code %d, %+v", code, got)
+				}
+			})
 		})
 	}
 }
@@ -267,36 +276,37 @@ func TestADoubtOfRunOutlivesItsCall(t *testing.T) {
 // A signal leaves no less of a doubt: neither one that comes once there has been one, nor that of a
 // key that could not be given back.
 func TestASignalOfRunKeepsTheDoubt(t *testing.T) {
-	leakless(t)
-	const (
-		holds      = " until it lapses, and in doubt from then on, until that is settled with coordctl resolve"
-		notStarted = "coordctl: received SIGTERM; the command was not started"
-	)
-	signalled := func(s func(signals chan os.Signal) *stub, want string) {
-		t.Helper()
-		signals := make(chan os.Signal, signalsMost)
-		code, stderr := runSignalled(t, s(signals), signals, "--timeout", "1s", "--on-lapse", "hold", "--", "true")
-		if code != 143 || stderr != want+"\n" {
-			t.Errorf("exit code %d, %q, want %q", code, stderr, want)
-		}
-	}
-	signalled(func(signals chan os.Signal) *stub {
-		return refusedInDoubt(&stub{}, func() (*coordinatorv1.ReserveResponse, error) {
-			if len(signals) == 0 {
-				signals <- syscall.SIGTERM
+	virtually(t, func(t *testing.T) {
+		const (
+			holds      = " until it lapses, and in doubt from then on, until that is settled with coordctl resolve"
+			notStarted = "coordctl: received SIGTERM; the command was not started"
+		)
+		signalled := func(s func(signals chan os.Signal) *stub, want string) {
+			t.Helper()
+			signals := make(chan os.Signal, signalsMost)
+			code, stderr := runSignalled(t, s(signals), signals, "--timeout", "1s", "--on-lapse", "hold", "--", "true")
+			if code != 143 || stderr != want+"\n" {
+				t.Errorf("exit code %d, %q, want %q", code, stderr, want)
 			}
-			return nil, reason.Error(reason.NoLeader, "")
-		})
-	}, notStarted+"; the key may be taken"+holds)
-	// Who was granted the key after that gives it back, and leaves none.
-	signalled(func(signals chan os.Signal) *stub {
-		return refusedInDoubt(&stub{}, func() (*coordinatorv1.ReserveResponse, error) {
+		}
+		signalled(func(signals chan os.Signal) *stub {
+			return refusedInDoubt(&stub{}, func() (*coordinatorv1.ReserveResponse, error) {
+				if len(signals) == 0 {
+					signals <- syscall.SIGTERM
+				}
+				return nil, reason.Error(reason.NoLeader, "")
+			})
+		}, notStarted+"; the key may be taken"+holds)
+		// Who was granted the key after that gives it back, and leaves none.
+		signalled(func(signals chan os.Signal) *stub {
+			return refusedInDoubt(&stub{}, func() (*coordinatorv1.ReserveResponse, error) {
+				signals <- syscall.SIGTERM
+				return grantedForAMinute(0)
+			})
+		}, notStarted)
+		signalled(func(signals chan os.Signal) *stub {
 			signals <- syscall.SIGTERM
-			return grantedForAMinute(0)
-		})
-	}, notStarted)
-	signalled(func(signals chan os.Signal) *stub {
-		signals <- syscall.SIGTERM
-		return &stub{reserve: grantedForAMinute, release: func(context.Context) error { return reason.Error(reason.PermissionDenied, "") }}
-	}, "coordctl: the key could not be released, and stays taken"+holds+": the caller is not allowed to do this\n"+notStarted)
+			return &stub{reserve: grantedForAMinute, release: func(context.Context) error { return reason.Error(reason.PermissionDenied, "") }}
+		}, "coordctl: the key could not be released, and stays taken"+holds+": the caller is not allowed to do this\n"+notStarted)
+	})
 }

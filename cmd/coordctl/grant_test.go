@@ -174,7 +174,7 @@ func TestALapseIsPassedOn(t *testing.T) {
 		s.answers(func(int) (*coordinatorv1.ReserveResponse, error) {
 			return granting("T", time.Minute, released(s.releases[0].GetReason())), nil
 		})
-		c, err := client.Dial([]string{address})
+		c, err := client.Dial([]string{address}, client.WithDialer(reach), client.WithInsecure())
 		if err != nil {
 			t.Fatal(err)
 		}

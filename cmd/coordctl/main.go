@@ -16,6 +16,7 @@ type world struct {
 	stderr      io.Writer
 	environment []string // as [os.Environ] has it
 	signals     *signals // nil: there are none
+	dial        dialer   // nil: by the network of this machine
 }
 
 func main() {
@@ -46,7 +47,7 @@ func run(ctx context.Context, w world, arguments []string) int {
 	defer w.signals.close()
 	ctx = w.signals.interrupt(ctx)
 	w.stdout, w.stderr = &outlet{to: w.stdout, signals: w.signals}, &outlet{to: w.stderr, signals: w.signals}
-	c := &control{world: w, arguments: arguments}
+	c := &control{world: w, arguments: arguments, contacts: contacts{through: w.dial}}
 	defer c.close()
 	root := c.root()
 	root.SetArgs(arguments)

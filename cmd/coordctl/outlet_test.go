@@ -93,25 +93,27 @@ func TestASignalWhereNobodyTakesTheOutput(t *testing.T) {
 		"run -v --key k --no-wait -- true": {pending, true, 3, ""},
 	} {
 		t.Run(line, func(t *testing.T) {
-			var said bytes.Buffer
-			nobody := newStuck(t)
-			w := world{stdin: strings.NewReader(""), stdout: nobody, stderr: &said, signals: newSignals()}
-			if test.stderr {
-				w.stdout, w.stderr = &said, nobody
-			}
-			w.environment = []string{variableOf(endpointsFlag) + "=" + serve(t, &stub{reserve: test.reserve, pages: 1})}
-			ended := make(chan int, 1)
-			go func() { ended <- run(t.Context(), w, strings.Fields(line)) }()
-			<-nobody.asked
-			w.signals.come <- syscall.SIGTERM
-			select {
-			case code := <-ended:
-				if code != test.code || !strings.Contains(said.String(), test.want) || strings.Count(said.String(), "\n") > 1 {
-					t.Errorf("exit code %d, %q", code, &said)
+			virtually(t, func(t *testing.T) {
+				var said bytes.Buffer
+				nobody := newStuck(t)
+				w := world{dial: reach, stdin: strings.NewReader(""), stdout: nobody, stderr: &said, signals: newSignals()}
+				if test.stderr {
+					w.stdout, w.stderr = &said, nobody
 				}
-			case <-time.After(30 * time.Second):
-				t.Error("it goes on")
-			}
+				w.environment = []string{variableOf(endpointsFlag) + "=" + serve(t, &stub{reserve: test.reserve, pages: 1})}
+				ended := make(chan int, 1)
+				go func() { ended <- run(t.Context(), w, strings.Fields(line)) }()
+				<-nobody.asked
+				w.signals.come <- syscall.SIGTERM
+				select {
+				case code := <-ended:
+					if code != test.code || !strings.Contains(said.String(), test.want) || strings.Count(said.String(), "\n") > 1 {
+						t.Errorf("exit code %d, %q", code, &said)
+					}
+				case <-time.After(30 * time.Second):
+					t.Error("it goes on")
+				}
+			})
 		})
 	}
 }
@@ -120,7 +122,7 @@ func TestASignalWhereNobodyTakesTheOutput(t *testing.T) {
 func TestHelpThatCannotBeWritten(t *testing.T) {
 	for _, line := range []string{"--help", "help", "get --help", "help get", "--version", "run --help", "--help get"} {
 		var said bytes.Buffer
-		w := world{stdin: strings.NewReader(""), stdout: full{}, stderr: &said}
+		w := world{dial: reach, stdin: strings.NewReader(""), stdout: full{}, stderr: &said}
 		code := run(t.Context(), w, strings.Fields(line))
 		if code != reason.ExitFailure || said.String() != "coordctl: the text cannot be written: no space\n" {
 			t.Errorf("%s: exit code %d, %q", line, code, &said)

@@ -34,34 +34,35 @@ const keptTheirs = "; name nodes that kept their data directories with --endpoin
 // A replacement is asked of those that kept theirs: who names the lost node alone, or nobody who
 // is there, hears of that in the time of any other call.
 func TestAReplacementIsAskedOfTheOthers(t *testing.T) {
-	leakless(t)
-	empty := serve(t, &replacer{replace: func() (*coordinatorv1.ReplaceMemberResponse, error) {
-		t.Error("an empty node was asked for a replacement")
-		return nil, reason.Error(reason.NoLeader, "")
-	}})
-	for _, test := range []struct {
-		arguments []string
-		why       string
-	}{
-		{[]string{"--endpoints", empty}, "NO_LEADER: this node belongs to no cluster yet"},
-		{[]string{"--endpoints", "127.0.0.1:1", "--timeout", "3s"}, "UNAVAILABLE: cannot connect to 127.0.0.1:1: connection refused"},
-	} {
-		began := time.Now()
-		code, stdout, stderr := command(t, append(test.arguments, "members", "replace", "n2")...)
-		if code != reason.ExitUnavailable || stdout != "" || stderr != "coordctl: "+test.why+keptTheirs+"\n" {
+	virtually(t, func(t *testing.T) {
+		empty := serve(t, &replacer{replace: func() (*coordinatorv1.ReplaceMemberResponse, error) {
+			t.Error("an empty node was asked for a replacement")
+			return nil, reason.Error(reason.NoLeader, "")
+		}})
+		for _, test := range []struct {
+			arguments []string
+			why       string
+		}{
+			{[]string{"--endpoints", empty}, "NO_LEADER: this node belongs to no cluster yet"},
+			{[]string{"--endpoints", noStub, "--timeout", "3s"}, "UNAVAILABLE: cannot connect to " + noStub + ": connection refused"},
+		} {
+			began := time.Now()
+			code, stdout, stderr := command(t, append(test.arguments, "members", "replace", "n2")...)
+			if code != reason.ExitUnavailable || stdout != "" || stderr != "coordctl: "+test.why+keptTheirs+"\n" {
+				t.Errorf("exit code %d, %q, %q", code, stdout, stderr)
+			}
+			if took := time.Since(began); took > replaceWithin/2 {
+				t.Errorf("it took %v", took)
+			}
+		}
+		other := serve(t, &replacer{clusterID: "c", replace: func() (*coordinatorv1.ReplaceMemberResponse, error) {
+			return &coordinatorv1.ReplaceMemberResponse{Incarnation: "fad", Shards: []uint32{0, 1}}, nil
+		}})
+		code, stdout, stderr := command(t, "--endpoints", noStub+","+other, "members", "replace", "n2")
+		if code != reason.ExitDone || !strings.Contains(stdout, "replaced") || stderr != "" {
 			t.Errorf("exit code %d, %q, %q", code, stdout, stderr)
 		}
-		if took := time.Since(began); took > replaceWithin/2 {
-			t.Errorf("it took %v", took)
-		}
-	}
-	other := serve(t, &replacer{clusterID: "c", replace: func() (*coordinatorv1.ReplaceMemberResponse, error) {
-		return &coordinatorv1.ReplaceMemberResponse{Incarnation: "fad", Shards: []uint32{0, 1}}, nil
-	}})
-	code, stdout, stderr := command(t, "--endpoints", "127.0.0.1:1,"+other, "members", "replace", "n2")
-	if code != reason.ExitDone || !strings.Contains(stdout, "replaced") || stderr != "" {
-		t.Errorf("exit code %d, %q, %q", code, stdout, stderr)
-	}
+	})
 }
 
 // A node that does not answer is no mistake of the command line's.

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -60,7 +59,7 @@ func hearing(come chan os.Signal) *signals {
 func runSignalled(t *testing.T, s *stub, come chan os.Signal, arguments ...string) (code int, stderr string) {
 	t.Helper()
 	var said bytes.Buffer
-	w := world{stdin: strings.NewReader(""), stdout: &bytes.Buffer{}, stderr: &said, signals: hearing(come)}
+	w := world{dial: reach, stdin: strings.NewReader(""), stdout: &bytes.Buffer{}, stderr: &said, signals: hearing(come)}
 	code = run(t.Context(), w, append([]string{"run", "--endpoints", serve(t, s), "--key", "k"}, arguments...))
 	return code, said.String()
 }
@@ -120,7 +119,10 @@ func TestNotesInJSON(t *testing.T) {
 	if said.String() != want {
 		t.Errorf("%s", said)
 	}
-	_, _, progress := bench(t, t.Context(), "pairs", "--endpoints", serve(t, &stub{reserve: grantedFor, commit: func() error { return nil }}), "--duration", "3s")
+	var progress string
+	virtually(t, func(t *testing.T) {
+		_, _, progress = bench(t, t.Context(), "pairs", "--endpoints", serve(t, paced()), "--duration", "3s")
+	})
 	for line := range strings.Lines(progress) {
 		if !strings.HasPrefix(line, `{"note":{"message":"`) {
 			t.Errorf("%q", line)
@@ -146,19 +148,20 @@ func (s *slowReader) Write(text []byte) (int, error) {
 // An error is the last line, also where the notes before it are taken so slowly that they are not
 // waited for.
 func TestNothingFollowsAnError(t *testing.T) {
-	leakless(t)
-	reader := &slowReader{takes: make(chan struct{}, 2)}
-	c := &control{world: world{stderr: &outlet{to: reader, signals: newSignals()}}}
-	c.note("first")
-	c.note("second")
-	written := c.notes.written
-	c.settleNotes() // they are not waited for
-	close(reader.takes)
-	<-written
-	c.report(localError{err: errUntaken})
-	if want := []string{"coordctl: first\n", "coordctl: " + errUntaken.Error() + "\n"}; !slices.Equal(reader.took, want) {
-		t.Errorf("%q", reader.took)
-	}
+	virtually(t, func(t *testing.T) {
+		reader := &slowReader{takes: make(chan struct{}, 2)}
+		c := &control{world: world{stderr: &outlet{to: reader, signals: newSignals()}}}
+		c.note("first")
+		c.note("second")
+		written := c.notes.written
+		c.settleNotes() // they are not waited for
+		close(reader.takes)
+		<-written
+		c.report(localError{err: errUntaken})
+		if want := []string{"coordctl: first\n", "coordctl: " + errUntaken.Error() + "\n"}; !slices.Equal(reader.took, want) {
+			t.Errorf("%q", reader.took)
+		}
+	})
 }
 
 // reserved is a run that was admitted, and its reservation.
@@ -169,7 +172,7 @@ func reserved(t *testing.T, s *stub, timeout time.Duration) (*runner, *client.Re
 	r := &runner{
 		control: &control{
 			endpoints: []string{serve(t, s)}, timeout: timeout,
-			world: world{stderr: said, signals: newSignals()},
+			world: world{stderr: said, signals: newSignals()}, contacts: contacts{through: reach},
 		},
 		flags:     &runFlags{settle: settleDefault},
 		arguments: []string{"c"},
@@ -207,26 +210,27 @@ func TestGivingBackIsBounded(t *testing.T) {
 		"two signals, not started":  {unstarted, time.Minute, 2, exitNotFound, "interrupted (no answer from NODE)\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			leakless(t)
-			var r *runner
-			s := &stub{release: func(ctx context.Context) error {
-				for range test.signals {
-					r.signals.come <- syscall.SIGTERM
+			virtually(t, func(t *testing.T) {
+				var r *runner
+				s := &stub{release: func(ctx context.Context) error {
+					for range test.signals {
+						r.signals.come <- syscall.SIGTERM
+					}
+					<-ctx.Done()
+					return ctx.Err()
+				}}
+				var (
+					reservation *client.Reservation
+					said        *bytes.Buffer
+				)
+				r, reservation, said = reserved(t, s, test.timeout)
+				began := time.Now()
+				code, took := r.report(test.end(r, reservation)), time.Since(began)
+				want := "coordctl: it is not known whether the key was released; if not, it stays taken until it lapses: " + strings.ReplaceAll(test.why, "NODE", r.endpoints[0])
+				if code != test.code || !strings.HasPrefix(said.String(), want) || took > time.Second {
+					t.Errorf("exit code %d after %v, %q", code, took, said)
 				}
-				<-ctx.Done()
-				return ctx.Err()
-			}}
-			var (
-				reservation *client.Reservation
-				said        *bytes.Buffer
-			)
-			r, reservation, said = reserved(t, s, test.timeout)
-			began := time.Now()
-			code, took := r.report(test.end(r, reservation)), time.Since(began)
-			want := "coordctl: it is not known whether the key was released; if not, it stays taken until it lapses: " + strings.ReplaceAll(test.why, "NODE", r.endpoints[0])
-			if code != test.code || !strings.HasPrefix(said.String(), want) || took > settleDefault/2 {
-				t.Errorf("exit code %d after %v, %q", code, took, said)
-			}
+			})
 		})
 	}
 }
@@ -272,7 +276,7 @@ func TestASignalWhileTheBodyIsRead(t *testing.T) {
 		defer close(ended)
 		var said bytes.Buffer
 		s := &stub{commit: func() error { t.Error("it was sent"); return nil }}
-		w := world{stdin: interrupting{cancel, ended}, stdout: &bytes.Buffer{}, stderr: &said}
+		w := world{dial: reach, stdin: interrupting{cancel, ended}, stdout: &bytes.Buffer{}, stderr: &said}
 		code := run(ctx, w, append(arguments, "--endpoints", serve(t, s), "--body-file", "-"))
 		if want := "coordctl: CANCELLED: interrupted before the body was read; nothing was sent\n"; code != reason.ExitUnavailable || said.String() != want {
 			t.Errorf("%s: exit code %d, %q", name, code, &said)
@@ -283,7 +287,7 @@ func TestASignalWhileTheBodyIsRead(t *testing.T) {
 // Whatever hangs after one signal, such as an output that nobody takes, the next one ends the
 // program: all but run, which hears them all.
 func TestSignalsAfterTheFirst(t *testing.T) {
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGWINCH) // package signal begins outside of the bubble
+	beginSignals()
 	for _, takes := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			var restored atomic.Int32
@@ -349,17 +353,18 @@ func TestAnOwnershipThatIsLostNamesWhoIsSilent(t *testing.T) {
 		"renews":  {func(context.Context) error { return nil }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			leakless(t)
-			r, reservation, said := reserved(t, &stub{extend: test.extend}, time.Second)
-			_ = reservation.Extend(t.Context(), 0) // as a renewal does
-			r.report(r.left(ending{status: 137, stopped: r.unanswered(errUnrenewed)}))
-			want := errUnrenewed.Error()
-			if test.want != "" {
-				want += ": " + strings.ReplaceAll(test.want, "NODE", r.endpoints[0])
-			}
-			if !strings.Contains(said.String(), "ownership was lost ("+want+") and the command was stopped (137)") {
-				t.Errorf("%q, want %q", said, want)
-			}
+			virtually(t, func(t *testing.T) {
+				r, reservation, said := reserved(t, &stub{extend: test.extend}, time.Second)
+				_ = reservation.Extend(t.Context(), 0) // as a renewal does
+				r.report(r.left(ending{status: 137, stopped: r.unanswered(errUnrenewed)}))
+				want := errUnrenewed.Error()
+				if test.want != "" {
+					want += ": " + strings.ReplaceAll(test.want, "NODE", r.endpoints[0])
+				}
+				if !strings.Contains(said.String(), "ownership was lost ("+want+") and the command was stopped (137)") {
+					t.Errorf("%q, want %q", said, want)
+				}
+			})
 		})
 	}
 }
