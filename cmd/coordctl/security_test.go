@@ -89,7 +89,11 @@ func TestTLS(t *testing.T) {
 	led(t, asks, own...)
 	led(t, takesAll, ca...)
 	led(t, plain)
-	for name, test := range map[string]struct {
+	type told struct {
+		code   int
+		stderr string
+	}
+	tests := map[string]struct {
 		endpoint string
 		flags    []string
 		want     string // of what is said; "": it is done
@@ -104,30 +108,55 @@ func TestTLS(t *testing.T) {
 		"plain text to a node with": {takesAll, nil, takesAll + " does not answer as a coordinator: it hangs, is something else, or speaks TLS, as with --tls-ca"},
 		"no certificate":            {asks, ca, "asks for another certificate than --tls-cert"},
 		"another's certificate":     {asks, append(ca, "--tls-cert", stranger.Certificate, "--tls-key", stranger.Key), "asks for another certificate than --tls-cert"},
-	} {
+	}
+	commands := func(name string) map[string][]string {
+		return map[string][]string{
+			"reserve": {"reserve", name}, "shards": {"shards"}, "bench": {"bench", "pairs", "--count", "3", "--no-progress"},
+			"run": {"run", "--key", name + ", run", "--", "true"},
+		}
+	}
+	// A refusal takes all of its time, so that all of them are begun at once.
+	begun := map[string]chan told{}
+	for name, test := range tests {
+		timeout := "30s"
+		if test.want != "" {
+			timeout = "6s"
+		}
+		for command, words := range commands(name) {
+			if test.want == "" && command == "run" {
+				continue // it would start this program as its guard
+			}
+			line := append(append([]string{"--endpoints", test.endpoint, "--timeout", timeout}, test.flags...), words...)
+			ended := make(chan told, 1)
+			begun[name+", "+command] = ended
+			go func() {
+				code, _, stderr := in(t, nil, line...)
+				ended <- told{code, stderr}
+			}()
+		}
+	}
+	all := map[string]told{}
+	for line, ended := range begun {
+		all[line] = <-ended
+	}
+	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // a refusal takes all of its time
-			for _, words := range [][]string{
-				{"reserve", name}, {"shards"}, {"bench", "pairs", "--count", "3", "--no-progress"}, {"run", "--key", name + ", run", "--", "true"},
-			} {
-				timeout, refused := "30s", reason.ExitUnavailable
-				if test.want != "" {
-					timeout = "6s"
+			for command := range commands(name) {
+				got, asked := all[name+", "+command]
+				if !asked {
+					continue
 				}
-				if words[0] == "run" {
+				refused := reason.ExitUnavailable
+				if command == "run" {
 					refused += exitOfRun
-					if test.want == "" {
-						continue // it would start this program as its guard
-					}
 				}
-				code, _, stderr := in(t, nil, append(append([]string{"--endpoints", test.endpoint, "--timeout", timeout}, test.flags...), words...)...)
 				switch {
-				case test.want == "" && (code != 0 || stderr != ""):
-					t.Errorf("%v: exit code %d, %s", words, code, stderr)
-				case test.want != "" && code != refused:
-					t.Errorf("%v: exit code %d, %s", words, code, stderr)
-				case !strings.Contains(stderr, test.want) || strings.Contains(stderr, "desc ="):
-					t.Errorf("%v: %q, want %q", words, stderr, test.want)
+				case test.want == "" && (got.code != 0 || got.stderr != ""):
+					t.Errorf("%s: exit code %d, %s", command, got.code, got.stderr)
+				case test.want != "" && got.code != refused:
+					t.Errorf("%s: exit code %d, %s", command, got.code, got.stderr)
+				case !strings.Contains(got.stderr, test.want) || strings.Contains(got.stderr, "desc ="):
+					t.Errorf("%s: %q, want %q", command, got.stderr, test.want)
 				}
 			}
 		})
