@@ -191,6 +191,7 @@ func TestStopThatHangs(t *testing.T) {
 		"the disk": func(n *Node, until <-chan struct{}) { n.work.Go(func() { <-until }) },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			cfg := alone(t)
 			cfg.StopTimeout = 500 * time.Millisecond
 			n, err := Start(t.Context(), cfg)
