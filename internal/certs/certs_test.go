@@ -208,27 +208,32 @@ func TestOldVersions(t *testing.T) {
 	}
 }
 
+// watched opens files and looks at them until the test ends. after is what the log was told within
+// a time.
+func watched(t *testing.T, files certs.Files) (keeper *certs.Keeper, after func(time.Duration) string) {
+	t.Helper()
+	log := &certs.Told{}
+	keeper = open(t, files, log)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); keeper.Watch(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return keeper, func(within time.Duration) string {
+		time.Sleep(within)
+		synctest.Wait()
+		return log.Take()
+	}
+}
+
 // What is renewed is used from the next look on, and what does not belong together never is.
 func TestRenewal(t *testing.T) {
-	dir := t.TempDir()
-	authority, next := certstest.New(t, "one"), certstest.New(t, "two")
-	files := authority.Write(t, dir)
-	log := &strings.Builder{}
-	keeper := open(t, files, log)
 	synctest.Test(t, func(t *testing.T) {
+		authority, next := certstest.New(t, "one"), certstest.New(t, "two")
+		files := authority.Write(t, t.TempDir())
+		keeper, after := watched(t, files)
 		first := keeper.NotAfter()
-		ctx, cancel := context.WithCancel(context.Background())
-		done := make(chan struct{})
-		go func() { defer close(done); keeper.Watch(ctx) }()
-		defer func() { cancel(); <-done }()
-		look := func() string {
-			time.Sleep(certs.LookEvery)
-			synctest.Wait()
-			told := log.String()
-			log.Reset()
-			return told
-		}
-		if told := look(); told != "" {
+		look := func() string { return after(certs.LookEvery) }
+		if told := after(2*time.Second) + look(); told != "" {
 			t.Errorf("nothing has changed: %s", told)
 		}
 		certificate, key := next.Sign(t, first.Add(time.Hour), "127.0.0.1")
@@ -259,10 +264,78 @@ func TestRenewal(t *testing.T) {
 		if told := look(); !strings.Contains(told, "were read again") {
 			t.Errorf("authorities: %s", told)
 		}
+		if err := exchange(t, keeper, keeper); err != nil {
+			t.Errorf("after the renewal: %v", err)
+		}
 	})
-	if err := exchange(t, keeper, keeper); err != nil {
-		t.Errorf("after the renewal: %v", err)
-	}
+}
+
+// A look that comes while the files are being written takes up nothing of what is there just then,
+// though all of it can be read: a part of the authorities, or the one file of a renewal that needs two.
+func TestALookIntoAWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, two := certstest.New(t, "one"), certstest.New(t, "two")
+		files := one.Write(t, t.TempDir())
+		both := append(one.PEM(), two.PEM()...)
+		certstest.Put(t, files.Authorities, both)
+		keeper, after := watched(t, files)
+		// write does the first just before a look, and the second just after it.
+		write := func(first, second func()) string {
+			told := after(certs.LookEvery - 200*time.Millisecond)
+			first()
+			told += after(400 * time.Millisecond)
+			second()
+			return told + after(certs.LookEvery-200*time.Millisecond)
+		}
+		if told := write(
+			func() { certstest.Put(t, files.Authorities, one.PEM()) },
+			func() { certstest.Put(t, files.Authorities, both) },
+		); told != "" {
+			t.Errorf("authorities that are written in two parts: %s", told)
+		}
+		certificate, key := two.Sign(t, keeper.NotAfter().Add(time.Hour), "127.0.0.1")
+		if told := write(
+			func() { certstest.Put(t, files.Certificate, certificate) },
+			func() { certstest.Put(t, files.Key, key) },
+		) + after(2*time.Second); strings.Contains(told, "level=ERROR") || !strings.Contains(told, "were read again") {
+			t.Errorf("a certificate, and its key a moment later: %s", told)
+		}
+	})
+}
+
+// A certificate that is over, at the start, by a renewal or because nobody has renewed it, is told,
+// once each.
+func TestACertificateThatIsOver(t *testing.T) {
+	const over = "nobody believes the certificate that is shown"
+	synctest.Test(t, func(t *testing.T) {
+		authority := certstest.New(t, "ours")
+		files := authority.Write(t, t.TempDir())
+		put := func(left time.Duration) {
+			certificate, key := authority.Sign(t, time.Now().Add(left), "127.0.0.1")
+			certstest.Put(t, files.Certificate, certificate)
+			certstest.Put(t, files.Key, key)
+		}
+		put(-time.Minute)
+		_, after := watched(t, files)
+		for _, step := range []struct {
+			name   string
+			change func()
+			told   int
+		}{
+			{"at the start", func() {}, 1},
+			{"still", func() {}, 0},
+			{"renewed by another that is over", func() { put(-time.Second) }, 1},
+			{"renewed", func() { put(150 * time.Second) }, 0},
+			{"a minute later", func() {}, 0},
+			{"not renewed", func() {}, 1},
+			{"still not", func() {}, 0},
+		} {
+			step.change()
+			if told := after(time.Minute); strings.Count(told, over) != step.told || step.told > 0 && !strings.Contains(told, "level=ERROR") {
+				t.Errorf("%s: %s", step.name, told)
+			}
+		}
+	})
 }
 
 // An end that is one of several alike is told why the others would not believe it, before any of

@@ -14,11 +14,17 @@ import (
 // LookEvery is how often the files are looked at.
 const LookEvery = 10 * time.Second
 
+// settledAfter is how long files that have changed must stay as they are before anything is made of
+// them: whoever renews them writes one after the other, and some of them in parts, of which each can
+// be read.
+const settledAfter = time.Second
+
 // Keeper keeps what the files of a port hold. Its methods may be called from any goroutine.
 type Keeper struct {
 	files  Files
 	logger *slog.Logger
 	host   string // see Among; "": nothing is known of other ends
+	told   string // why the log was told that what is shown is not believed; "": it was not
 	kept   atomic.Pointer[kept]
 }
 
@@ -40,9 +46,7 @@ func Open(files Files, logger *slog.Logger) (*Keeper, error) {
 	}
 	k := &Keeper{files: files, logger: logger}
 	k.kept.Store(&kept{made, read})
-	if wrong := made.untimely(time.Now()); wrong != nil {
-		logger.Error("nobody will believe the certificate that is shown", "error", files.untimely(wrong))
-	}
+	k.tell()
 	return k, nil
 }
 
@@ -51,28 +55,43 @@ func Open(files Files, logger *slog.Logger) (*Keeper, error) {
 // called before [Keeper.Watch].
 func (k *Keeper) Among(host string) {
 	k.host = host
-	k.warn(k.kept.Load().material)
+	k.tell()
 }
 
-func (k *Keeper) warn(m *material) {
-	if k.host == "" {
-		return
+// Why what is shown is not believed.
+const (
+	ofNobody = "nobody believes the certificate that is shown"
+	ofAlike  = "ends with the same authorities do not believe the certificate that is shown"
+)
+
+// tell tells the log that what is shown is not believed, once for each reason. It may be so at the
+// start, by a renewal or for want of one.
+func (k *Keeper) tell() {
+	shown, now := k.kept.Load().material, time.Now()
+	why, told, level := shown.untimely(now), ofNobody, slog.LevelError
+	if why == nil && k.host != "" {
+		why, told, level = shown.disbelief(k.host, now), ofAlike, slog.LevelWarn
 	}
-	if why := m.disbelief(k.host, time.Now()); why != nil {
-		k.logger.Warn("ends with the same authorities do not believe the certificate that is shown",
-			"error", &FileError{Certificate, k.files.Certificate, why.Error()})
+	if why == nil {
+		told = ""
 	}
+	if told != k.told && why != nil {
+		k.logger.Log(context.Background(), level, told, "error", k.files.wrong(why))
+	}
+	k.told = told
 }
 
-// untimely is the error of a certificate that is not valid now.
-func (f Files) untimely(why error) error { return &FileError{Certificate, f.Certificate, why.Error()} }
+// wrong is the error of a certificate that is not believed.
+func (f Files) wrong(why error) error { return &FileError{Certificate, f.Certificate, why.Error()} }
 
 // errHangs is told where a look has not ended by the time of the next.
 var errHangs = fmt.Errorf("reading the files takes longer than %v", LookEvery)
 
 // Watch looks at the files every [LookEvery], until ctx ends. It does not wait for a look that
 // hangs then.
-func (k *Keeper) Watch(ctx context.Context) { k.watch(ctx, k.look) }
+func (k *Keeper) Watch(ctx context.Context) {
+	k.watch(ctx, func() (bool, error) { return k.look(ctx) })
+}
 
 func (k *Keeper) watch(ctx context.Context, look func() (changed bool, err error)) {
 	ticker := time.NewTicker(LookEvery)
@@ -109,20 +128,31 @@ func (k *Keeper) watch(ctx context.Context, look func() (changed bool, err error
 			k.logger.Error("certificates cannot be renewed: those that were read before are kept", "error", now.err)
 		case now.changed:
 			k.logger.Info("certificates were read again", "file", k.files.Certificate, "not_after", k.NotAfter())
+			k.told = "" // that was of another
 		}
 		told = now.err
+		k.tell()
 	}
 }
 
 // look takes up what the files hold now, unless it is a certificate that nobody believes now in
-// place of one that is believed.
-func (k *Keeper) look() (changed bool, err error) {
+// place of one that is believed. What changes meanwhile is for the next look.
+func (k *Keeper) look(ctx context.Context) (changed bool, err error) {
+	before := k.kept.Load()
+	first, err := k.files.read()
+	if err == nil && first.equal(before.contents) {
+		return false, nil
+	}
+	select {
+	case <-ctx.Done():
+		return false, nil
+	case <-time.After(settledAfter):
+	}
 	read, err := k.files.read()
 	if err != nil {
 		return false, err
 	}
-	before := k.kept.Load()
-	if read.equal(before.contents) {
+	if first == nil || !read.equal(first) {
 		return false, nil
 	}
 	made, err := k.files.parse(read)
@@ -130,11 +160,10 @@ func (k *Keeper) look() (changed bool, err error) {
 		return false, err
 	}
 	now := time.Now()
-	if wrong := made.untimely(now); wrong != nil && before.untimely(now) == nil {
-		return false, k.files.untimely(wrong)
+	if why := made.untimely(now); why != nil && before.untimely(now) == nil {
+		return false, k.files.wrong(why)
 	}
 	k.kept.Store(&kept{made, read})
-	k.warn(made)
 	return true, nil
 }
 

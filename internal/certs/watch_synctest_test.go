@@ -10,20 +10,21 @@ import (
 	"time"
 )
 
-// told is a log that another goroutine writes.
-type told struct {
+// Told is a log that another goroutine writes.
+type Told struct {
 	mu   sync.Mutex
 	text strings.Builder
 }
 
-func (l *told) Write(line []byte) (int, error) {
+// Write implements [io.Writer].
+func (l *Told) Write(line []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Write(line)
 }
 
-// take returns what has come since the last time.
-func (l *told) take() string {
+// Take returns what has come since the last time.
+func (l *Told) Take() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	defer l.text.Reset()
@@ -33,7 +34,7 @@ func (l *told) take() string {
 // A look that hangs is told once, keeps no stop waiting, and counts when it has ended.
 func TestALookThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := &told{}
+		log := &Told{}
 		k := &Keeper{logger: slog.New(slog.NewTextHandler(log, nil))}
 		k.kept.Store(&kept{&material{}, &contents{}})
 		ends := make(chan struct{})
@@ -44,7 +45,7 @@ func TestALookThatHangs(t *testing.T) {
 		after := func(d time.Duration) string {
 			time.Sleep(d)
 			synctest.Wait()
-			return log.take()
+			return log.Take()
 		}
 		if told := after(LookEvery); told != "" {
 			t.Errorf("at its beginning: %s", told)
