@@ -41,7 +41,8 @@ type dialOption func(*dialConfig)
 
 func (o dialOption) applyToDial(c *dialConfig) { o(c) }
 
-// WithTLS encrypts the connections. A client certificate goes into the configuration.
+// WithTLS encrypts the connections. A client certificate goes into the configuration: one that is
+// renewed while the client is open into its GetClientCertificate, which is asked for each connection.
 func WithTLS(config *tls.Config) DialOption {
 	return WithTransportCredentials(credentials.NewTLS(config))
 }

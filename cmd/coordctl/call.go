@@ -158,6 +158,7 @@ func rootCause(err error) string {
 }
 
 func (c *control) close() {
+	defer c.security.close()
 	for _, opened := range c.connections {
 		if opened != nil {
 			_ = opened.grpc.Close()

@@ -37,18 +37,37 @@ func variableOf(flag string) string {
 
 // security is how connections are encrypted; nothing given: they are not.
 type security struct {
-	tls        bool
-	files      certs.Files
-	encrypting credentials.TransportCredentials // what comes of it; nil: plain text
+	tls    bool
+	files  certs.Files
+	keeper *certs.Keeper // of the files; nil: plain text
+	end    func()        // of looking at them; nil: nobody does
 }
 
 // credentials are how a node is connected to. spoken is told why TLS could not be spoken with one, or
 // nil where it was.
 func (s *security) credentials(spoken func(address string, err error)) credentials.TransportCredentials {
-	if s.encrypting == nil {
+	if s.keeper == nil {
 		return insecure.NewCredentials()
 	}
-	return noting{s.encrypting, spoken}
+	return noting{credentials.NewTLS(s.keeper.Client("")), s.keeper, spoken}
+}
+
+// watch looks at the files until close: a run may outlast what they hold, and connects again after
+// that.
+func (s *security) watch(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.keeper.Watch(ctx)
+	}()
+	s.end = func() { cancel(); <-ended }
+}
+
+func (s *security) close() {
+	if s.end != nil {
+		s.end()
+	}
 }
 
 // encrypted reports whether connections are.
@@ -75,7 +94,7 @@ func securityVariables() []string {
 	return []string{variableOf(tlsFlag), variableOf(tlsCAFlag), variableOf(tlsCertFlag), variableOf(tlsKeyFlag)}
 }
 
-// checkSecurity reads the files.
+// checkSecurity reads the files, and has them looked at from then on.
 func (c *control) checkSecurity(command *cobra.Command) error {
 	s := &c.security
 	if text := environment.Lookup(c.environment, variableOf(tlsFlag)); text != "" {
@@ -101,7 +120,8 @@ func (c *control) checkSecurity(command *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	s.encrypting = credentials.NewTLS(opened.Client(""))
+	s.keeper = opened
+	s.watch(context.WithoutCancel(command.Context())) // a signal is no end of a run
 	return nil
 }
 
@@ -114,15 +134,16 @@ func (c *control) source(command *cobra.Command, flag string) string {
 }
 
 // noting are credentials that keep in mind why a connection came to nothing: what gRPC makes of it
-// is not for people.
+// is not for people. Each connection is made with what the files hold by then.
 type noting struct {
-	credentials.TransportCredentials
-	spoken func(address string, err error)
+	credentials.TransportCredentials // of the beginning; they shake no hands
+	keeper                           *certs.Keeper
+	spoken                           func(address string, err error)
 }
 
 // ClientHandshake implements [credentials.TransportCredentials].
 func (n noting) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	conn, info, err := n.TransportCredentials.ClientHandshake(ctx, authority, raw)
+	conn, info, err := credentials.NewTLS(n.keeper.Client("")).ClientHandshake(ctx, authority, raw)
 	if err != nil {
 		n.spoken(authority, unspokenInWords(err))
 		return nil, nil, err
@@ -132,7 +153,7 @@ func (n noting) ClientHandshake(ctx context.Context, authority string, raw net.C
 
 // Clone implements [credentials.TransportCredentials].
 func (n noting) Clone() credentials.TransportCredentials {
-	return noting{n.TransportCredentials.Clone(), n.spoken}
+	return noting{n.TransportCredentials.Clone(), n.keeper, n.spoken}
 }
 
 // otherCertificate is what a node has against the certificate that it is shown, or against none.
