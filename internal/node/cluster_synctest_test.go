@@ -18,6 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/raft"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -1350,4 +1351,47 @@ func TestConnectionsThatSayNothingAreDropped(t *testing.T) {
 		}
 		w.admits("k", "n1", "n2", "n3")
 	})
+}
+
+// A stop waits for calls that are under way, and for nobody who has not said what for.
+func TestAStopWaitsForNobodyWhoSaysNothing(t *testing.T) {
+	for name, silent := range map[string]struct{ port, said string }{
+		"nobody":                  {},
+		"gRPC, nothing":           {"n1:7420", ""},
+		"gRPC, half a preface":    {"n1:7420", "PRI * HTTP/2.0\r\n"},
+		"probes, nothing":         {"n1:8080", ""},
+		"metrics, nothing":        {"n1:9090", ""},
+		"other nodes, no preface": {"n1:7430", "header"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				n := w.start("n1", func(c *Config) {
+					c.Peers, c.PeerListen, c.HTTPListen, c.MetricsListen = nil, "n1:7430", "n1:8080", "n1:9090"
+				})
+				w.serving()
+				if silent.port != "" {
+					conn, err := w.network.dial(t.Context(), silent.port)
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer func() { _ = conn.Close() }()
+					said := []byte(silent.said)
+					if silent.said == "header" {
+						header := peer.Header{Kind: peer.KindCall, Sender: raft.ServerID("n9/" + n.file.State().Incarnation), Life: peer.NewLife(1), Cluster: n.foundCluster(), Target: n.port.Self()}
+						if said, err = header.Encode(); err != nil {
+							t.Fatal(err)
+						}
+					}
+					go func() { _, _ = conn.Write(said); _, _ = io.Copy(io.Discard, conn) }()
+				}
+				time.Sleep(time.Second)
+				began := time.Now()
+				w.stop("n1")
+				if took := time.Since(began); took >= time.Second {
+					t.Errorf("it took %v", took)
+				}
+			})
+		})
+	}
 }

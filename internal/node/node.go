@@ -42,6 +42,8 @@ type Node struct {
 	http       *http.Server // nil: none
 	scrapes    *http.Server // of metrics; nil: none
 	metrics    *metrics.Metrics
+	arriving   rpc.Arriving // at the gRPC servers
+	looking    rpc.Arriving // at the HTTP servers
 	listener   *clientListener
 	httpAt     net.Addr // nil: none
 	metricsAt  net.Addr // nil: none
@@ -239,8 +241,8 @@ func (n *Node) register() error {
 		Closing:     n.ctx.Done(),
 		Calls:       []*rpc.Calls{rpc.NewCalls(), rpc.NewCalls()},
 	}
-	n.public = newServer(&n.cfg, n.security.forClients(n.cfg.Logger))
-	n.internal = newServer(&n.cfg, insecure.NewCredentials()) // the peer port is encrypted as a whole
+	n.public = n.newServer(n.security.forClients(n.cfg.Logger))
+	n.internal = n.newServer(insecure.NewCredentials()) // the peer port is encrypted as a whole
 	if err := rpc.Register(calls, n.public, n.internal); err != nil {
 		return err
 	}

@@ -30,8 +30,9 @@ import (
 const handlersIdleMax = 256
 
 // newServer returns a gRPC server as both ports have one. It is to be stopped, served or not.
-func newServer(cfg *Config, accept credentials.TransportCredentials) *grpc.Server {
-	return grpc.NewServer(append(rpc.ServerOptions(accept, cfg.Calls),
+func (n *Node) newServer(accept credentials.TransportCredentials) *grpc.Server {
+	cfg := &n.cfg
+	return grpc.NewServer(append(rpc.ServerOptions(accept, &n.arriving, cfg.Calls),
 		grpc.MaxConcurrentStreams(cfg.StreamsMax),
 		grpc.MaxHeaderListSize(64<<10),
 		// What says nothing, or no HTTP/2, keeps a file no longer than on the peer port.
@@ -178,6 +179,13 @@ func (n *Node) openHTTP(setting, address string, handler http.Handler) (*http.Se
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(n.cfg.Logger.Handler(), slog.LevelDebug),
+		ConnState: func(conn net.Conn, state http.ConnState) {
+			if state != http.StateNew {
+				n.looking.Remove(conn)
+			} else if !n.looking.Add(conn) {
+				_ = conn.Close()
+			}
+		},
 	}
 	n.serverWork.Go(func() {
 		if err := server.Serve(n.security.forLooks(listener)); !errors.Is(err, http.ErrServerClosed) {

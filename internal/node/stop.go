@@ -42,6 +42,7 @@ func (n *Node) stop(ctx context.Context) error {
 	draining.Go(n.public.GracefulStop)
 	draining.Go(n.internal.GracefulStop)
 	drained := after(draining.Wait)
+	n.arriving.Close() // the servers wait for them, and tell nobody before that they drain
 
 	// What opens the shards cannot be interrupted; the rest ends at once. Those that are open
 	// already, and led here, are for others to serve meanwhile.
@@ -90,6 +91,7 @@ func (n *Node) closePorts(ctx context.Context, drained <-chan struct{}) error {
 		n.public.Stop()
 		n.internal.Stop()
 	}
+	n.looking.Close()
 	for _, server := range n.httpServers() {
 		if err := server.Shutdown(linger); err != nil {
 			failures = append(failures, server.Close())

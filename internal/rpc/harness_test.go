@@ -61,7 +61,7 @@ func start(t testing.TB, name string, change func(*rpc.Config)) *node {
 		change(&cfg)
 	}
 	n.unsent = cfg.CountUnsent()
-	n.server = grpc.NewServer(append(rpc.ServerOptions(insecure.NewCredentials(), cfg.Settings), grpc.UnaryInterceptor(
+	n.server = grpc.NewServer(append(rpc.ServerOptions(insecure.NewCredentials(), new(rpc.Arriving), cfg.Settings), grpc.UnaryInterceptor(
 		func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 			defer n.handled.Add(1)
 			return handle(ctx, request)

@@ -28,13 +28,14 @@ import (
 // ServerOptions are the options that a server for these services must have: the bounds
 // on messages and on what is sent ahead, the time that a call may take, the codec that lets a
 // message that is too large or does not decode be answered with INVALID_ARGUMENT, and what
-// large answers are counted by. Connections are accepted with the credentials.
-func ServerOptions(accept credentials.TransportCredentials, settings Settings) []grpc.ServerOption {
+// large answers are counted by. Connections are accepted with the credentials, and are among the
+// arriving until they speak HTTP/2.
+func ServerOptions(accept credentials.TransportCredentials, arriving *Arriving, settings Settings) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.InTapHandle(settings.within),
 		grpc.MaxRecvMsgSize(receivedBytesMax),
 		grpc.ForceServerCodecV2(codecOfMessages()),
-		grpc.Creds(linking{accept}),
+		grpc.Creds(linking{accept, arriving}),
 		grpc.StaticStreamWindowSize(shard.StreamWindow),
 		grpc.StaticConnWindowSize(shard.ConnectionWindow),
 	}

@@ -263,40 +263,62 @@ func (u *unsent) free() (some bool) {
 // more memory for each call.
 type linking struct {
 	credentials.TransportCredentials
+	arriving *Arriving
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (l linking) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	if !l.arriving.Add(raw) {
+		return nil, nil, net.ErrClosed
+	}
 	conn, info, err := l.TransportCredentials.ServerHandshake(raw)
 	if err != nil {
+		l.arriving.Remove(raw)
 		return nil, nil, err
 	}
-	linked := linkedConn{conn, raw, &link{}}
+	linked := &linkedConn{Conn: conn, raw: raw, link: &link{}, arriving: l.arriving, awaited: prefaceBytes}
 	linked.link.hangUp = func() { _ = linked.Close() }
 	return linked, info, nil
 }
 
 // Clone implements credentials.TransportCredentials.
 func (l linking) Clone() credentials.TransportCredentials {
-	return linking{l.TransportCredentials.Clone()}
+	return linking{l.TransportCredentials.Clone(), l.arriving}
 }
+
+// prefaceBytes is how long the beginning of HTTP/2 is, by which a client says that it speaks it.
+const prefaceBytes = len("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
 
 type linkedConn struct {
 	net.Conn
-	raw  net.Conn // below the credentials
-	link *link
+	raw      net.Conn // below the credentials
+	link     *link
+	arriving *Arriving
+	awaited  int // bytes, until it has arrived; for who reads
+}
+
+// Read implements net.Conn. gRPC reads in one goroutine.
+func (c *linkedConn) Read(into []byte) (int, error) {
+	n, err := c.Conn.Read(into)
+	if c.awaited > 0 && n > 0 {
+		if c.awaited -= n; c.awaited <= 0 && !c.arriving.Remove(c.raw) {
+			return 0, net.ErrClosed // nothing of it is carried out
+		}
+	}
+	return n, err
 }
 
 // Close implements net.Conn. gRPC takes no more for the connection before it closes it. TLS would
 // take up to 5 s to say goodbye to a client that does not read, and HTTP/2 has ends of its own.
-func (c linkedConn) Close() error {
+func (c *linkedConn) Close() error {
 	err := c.raw.Close()
+	c.arriving.Remove(c.raw)
 	c.link.broken()
 	return err
 }
 
 // RemoteAddr implements net.Conn. It is what a call knows of its connection.
-func (c linkedConn) RemoteAddr() net.Addr { return linkedAddr{c.Conn.RemoteAddr(), c.link} }
+func (c *linkedConn) RemoteAddr() net.Addr { return linkedAddr{c.Conn.RemoteAddr(), c.link} }
 
 type linkedAddr struct {
 	net.Addr
