@@ -30,7 +30,8 @@ type Reservation struct {
 }
 
 // Previous is how the attempt before a reservation ended. Attempts that nobody heard of, and that
-// this client has given back by itself, do not count where one before them has lapsed.
+// this client has given back by itself, do not count where one before them has lapsed, nor do runs of
+// coordctl that started nothing.
 type Previous struct {
 	// End is the way it ended.
 	End PreviousEnd

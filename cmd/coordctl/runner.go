@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/atmostonce/coordinator/client"
+	"github.com/atmostonce/coordinator/internal/lease"
 	"github.com/atmostonce/coordinator/internal/reason"
 	"github.com/atmostonce/coordinator/internal/stopsignal"
 )
@@ -201,7 +202,7 @@ func (e *signalledError) Error() string { return fmt.Sprintf("received %v", e.wh
 // interrupted is how it ends when a signal came before the command was started.
 func (r *runner) interrupted(reservation *client.Reservation, which os.Signal) error {
 	if reservation != nil {
-		r.giveBack(reservation, "interrupted before the command was started", 1)
+		r.giveBack(reservation, lease.Interrupted, 1)
 	}
 	said := fmt.Sprintf("received %s; the command was not started", stopsignal.Name(which))
 	if r.doubt != nil {
@@ -216,7 +217,11 @@ func (r *runner) giveBack(reservation *client.Reservation, why string, nth int) 
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	defer r.signals.heed(nth, cancel)()
-	switch err := reservation.Release(ctx, why); {
+	lapse := uint64(0)
+	if before := reservation.Previous(); before.End == client.PreviousLapsed {
+		lapse = before.Fence
+	}
+	switch err := reservation.Release(ctx, lease.Unused(why, lapse)); {
 	case errors.Is(err, client.ErrUnknown):
 		r.note("it is not known whether the key was released; if not, it stays taken " + r.untilItLapses() + ": " + r.inWords(err))
 	case err != nil:
@@ -456,7 +461,7 @@ func (r *runner) releaseUnstarted(reservation *client.Reservation, why error) er
 	if errors.As(why, &before) {
 		return r.interrupted(reservation, before.which)
 	}
-	r.giveBack(reservation, "the command could not be started", 2)
+	r.giveBack(reservation, lease.Unstarted, 2)
 	switch {
 	case errors.Is(why, errTooLate):
 		return notStarted(reason.Failure{

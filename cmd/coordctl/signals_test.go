@@ -20,6 +20,7 @@ import (
 
 	"github.com/atmostonce/coordinator/client"
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/lease"
 	"github.com/atmostonce/coordinator/internal/reason"
 	"github.com/atmostonce/coordinator/internal/stopsignal"
 )
@@ -53,6 +54,26 @@ func hearing(come chan os.Signal) *signals {
 	s := newSignals()
 	s.come = come
 	return s
+}
+
+// A run that was admitted after a lapse, and started nothing, tells the next owner of that lapse.
+func TestALapseOutlivesARunThatStartedNothing(t *testing.T) {
+	leakless(t)
+	const lapsed = 7
+	s := &stub{reserve: func(int) (*coordinatorv1.ReserveResponse, error) {
+		answer, err := grantedForAMinute(0)
+		answer.GetGranted().Previous = &coordinatorv1.Previous{End: coordinatorv1.PreviousEnd_PREVIOUS_END_LAPSED, Fence: lapsed}
+		return answer, err
+	}}
+	signals := make(chan os.Signal, signalsMost)
+	signals <- syscall.SIGTERM
+	if code, stderr := runSignalled(t, s, signals, "--", "true"); code != exitSignalled+int(syscall.SIGTERM) || len(s.releases) != 1 {
+		t.Fatalf("exit code %d, %q, released %d times", code, stderr, len(s.releases))
+	}
+	next := &coordinatorv1.Previous{End: coordinatorv1.PreviousEnd_PREVIOUS_END_RELEASED, Fence: lapsed + 1, Reason: s.releases[0].GetReason()}
+	if lapse := lease.LapseBefore(next); lapse != lapsed {
+		t.Errorf("the next owner is told %q, of the lapse %d", next.GetReason(), lapse)
+	}
 }
 
 // runSignalled is `coordctl run` that gets signals.

@@ -18,6 +18,9 @@ func Share(window time.Duration) time.Duration { return window - window/1000 - 1
 const (
 	WasOver = "the grant was over when it arrived"
 	GoneBy  = "the caller was gone before it heard of the grant"
+	// Of a run whose command was not started.
+	Interrupted = "interrupted before the command was started"
+	Unstarted   = "the command could not be started"
 )
 
 // passedOn is behind one of them where the attempt before had lapsed; its fence comes last.
@@ -42,7 +45,9 @@ func LapseBefore(previous *coordinatorv1.Previous) uint64 {
 		return previous.GetFence()
 	case coordinatorv1.PreviousEnd_PREVIOUS_END_RELEASED:
 		why, text, _ := strings.Cut(previous.GetReason(), passedOn)
-		if why != WasOver && why != GoneBy {
+		switch why {
+		case WasOver, GoneBy, Interrupted, Unstarted:
+		default:
 			return 0
 		}
 		fence, err := strconv.ParseUint(text, 10, 64)

@@ -27,7 +27,7 @@ func TestALapseIsPassedOn(t *testing.T) {
 		lapsed   = coordinatorv1.PreviousEnd_PREVIOUS_END_LAPSED
 		released = coordinatorv1.PreviousEnd_PREVIOUS_END_RELEASED
 	)
-	for _, why := range []string{WasOver, GoneBy} {
+	for _, why := range []string{WasOver, GoneBy, Interrupted, Unstarted} {
 		previous := end(lapsed, "", math.MaxUint64)
 		for fence := range uint64(3) {
 			if lapse := LapseBefore(previous); lapse != math.MaxUint64 {
