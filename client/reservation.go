@@ -69,9 +69,7 @@ func (e PreviousEnd) String() string {
 }
 
 func previousOf(wire *coordinatorv1.Previous) Previous {
-	if lapse := lease.LapseBefore(wire); lapse != 0 {
-		return Previous{End: PreviousLapsed, Fence: lapse}
-	}
+	wire = lease.Told(wire)
 	p := Previous{Reason: wire.GetReason(), Fence: wire.GetFence()}
 	switch wire.GetEnd() {
 	case coordinatorv1.PreviousEnd_PREVIOUS_END_NONE:

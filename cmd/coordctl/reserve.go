@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/lease"
 	"github.com/atmostonce/coordinator/internal/reason"
 )
 
@@ -160,11 +161,11 @@ func showReserve(answer *coordinatorv1.ReserveResponse, attemptID []byte) (reser
 	switch outcome := answer.GetOutcome().(type) {
 	case *coordinatorv1.ReserveResponse_Granted:
 		g := outcome.Granted
-		repeated := g.GetRepeated()
+		repeated, previous := g.GetRepeated(), lease.Told(g.GetPrevious())
 		return reserveJSON{
 			Outcome: "granted", Token: g.GetToken(), Fence: g.GetFence(), Attempt: g.GetAttempt(),
-			Previous:       strings.ToLower(enum(g.GetPrevious().GetEnd(), "PREVIOUS_END_")),
-			PreviousReason: g.GetPrevious().GetReason(), PreviousFence: g.GetPrevious().GetFence(),
+			Previous:       strings.ToLower(enum(previous.GetEnd(), "PREVIOUS_END_")),
+			PreviousReason: previous.GetReason(), PreviousFence: previous.GetFence(),
 			Remaining: duration(g.GetRemaining()), Waited: duration(g.GetWaited()), Repeated: &repeated,
 			AttemptID: hex.EncodeToString(attemptID),
 		}, reason.ExitDone, nil

@@ -76,6 +76,25 @@ func TestALapseOutlivesARunThatStartedNothing(t *testing.T) {
 	}
 }
 
+// Who reserves by hand is told of a lapse past attempts that nobody acted on, as the Go client is.
+func TestReserveTellsOfALapsePastAttemptsThatNobodyActedOn(t *testing.T) {
+	s := &stub{reserve: func(int) (*coordinatorv1.ReserveResponse, error) {
+		answer, err := grantedForAMinute(0)
+		answer.GetGranted().Previous = &coordinatorv1.Previous{
+			End: coordinatorv1.PreviousEnd_PREVIOUS_END_RELEASED, Fence: 8, Reason: lease.Unused(lease.GoneBy, 7),
+		}
+		return answer, err
+	}}
+	code, stdout, stderr := in(t, nil, "reserve", "k", "--endpoints", serve(t, s), "-o", "json")
+	var shown reserveJSON
+	if err := json.Unmarshal([]byte(stdout), &shown); err != nil || code != 0 {
+		t.Fatalf("exit code %d, %s, %v", code, stderr, err)
+	}
+	if shown.Previous != "lapsed" || shown.PreviousFence != 7 || shown.PreviousReason != "" {
+		t.Errorf("the attempt before: %s, fence %d, %q", shown.Previous, shown.PreviousFence, shown.PreviousReason)
+	}
+}
+
 // runSignalled is `coordctl run` that gets signals.
 func runSignalled(t *testing.T, s *stub, come chan os.Signal, arguments ...string) (code int, stderr string) {
 	t.Helper()

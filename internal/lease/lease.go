@@ -37,6 +37,15 @@ func Unused(why string, lapse uint64) string {
 	return why + passedOn + strconv.FormatUint(lapse, 10)
 }
 
+// Told is what an owner is told of the attempt before it: of those that nobody has acted on nothing,
+// where one before them has lapsed.
+func Told(previous *coordinatorv1.Previous) *coordinatorv1.Previous {
+	if lapse := LapseBefore(previous); lapse != 0 {
+		return &coordinatorv1.Previous{End: coordinatorv1.PreviousEnd_PREVIOUS_END_LAPSED, Fence: lapse}
+	}
+	return previous
+}
+
 // LapseBefore returns the fence of the lapse that an owner has to know of, of the attempt before it
 // or of one before that; 0: there is none.
 func LapseBefore(previous *coordinatorv1.Previous) uint64 {
