@@ -54,6 +54,9 @@ func (l *clientListener) Accept() (net.Conn, error) {
 					"connections_max", l.most, "refused_since_last_line", times)
 			})
 		default:
+			if err := boundUnacknowledged(conn, pingWithin); err != nil {
+				l.logger.Debug("cannot bound what a connection leaves unacknowledged", "error", err)
+			}
 			return &clientConn{Conn: conn, of: l}, nil
 		}
 	}

@@ -29,6 +29,9 @@ import (
 // (docs/decisions/0004-entries-follow-each-other.md).
 const handlersIdleMax = 256
 
+// pingWithin is how long a client may leave a ping, or anything that was sent, unacknowledged.
+const pingWithin = 10 * time.Second
+
 // newServer returns a gRPC server as both ports have one. It is to be stopped, served or not.
 func (n *Node) newServer(accept credentials.TransportCredentials) *grpc.Server {
 	cfg := &n.cfg
@@ -40,7 +43,7 @@ func (n *Node) newServer(accept credentials.TransportCredentials) *grpc.Server {
 		// A client may ask every 10 s whether the connection still works, also while no
 		// call runs: behind a load balancer that is how it learns.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: pingWithin}),
 		grpc.WaitForHandlers(true),
 		grpc.NumStreamWorkers(handlersIdleMax),
 		grpc.ChainUnaryInterceptor(recoverUnary(cfg.Logger)),
