@@ -244,7 +244,7 @@ func (a *attempt) reserve(ctx context.Context, left func() time.Duration) (*Rese
 		if !errors.As(err, &pending) || a.holdBack() == 0 {
 			return nil, err
 		}
-		if !first && !rest(ctx, min(pending.RetryAfter, a.holdBack())) {
+		if !first && !rest(ctx, min(max(pending.RetryAfter, backoffFirst), a.holdBack())) {
 			return nil, err
 		}
 	}

@@ -15,17 +15,17 @@ func TestWhoAcknowledgesNothingIsFoundOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := &clientListener{Listener: raw, most: 1, logger: slog.New(slog.DiscardHandler)}
-	defer l.Close() //nolint:errcheck // nothing depends on it
+	defer l.Close()
 	near, err := net.Dial("tcp", raw.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer near.Close() //nolint:errcheck // nor on this
+	defer near.Close()
 	accepted, err := l.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer accepted.Close() //nolint:errcheck // nor on this
+	defer accepted.Close()
 	tcp, err := accepted.(*clientConn).Conn.(*net.TCPConn).SyscallConn()
 	if err != nil {
 		t.Fatal(err)
