@@ -61,7 +61,7 @@ func WithSubstitute(instead func(refusal error) Response) CommitOption {
 // [ErrInvalidArgument], [ErrUnavailable], [ErrUnknown].
 func (r *Reservation) Commit(ctx context.Context, response Response, options ...CommitOption) error {
 	var cfg commitConfig
-	for _, option := range options {
+	for _, option := range given("Commit", options) {
 		option.applyToCommit(&cfg)
 	}
 	r.ownership.end(ErrSettled)
@@ -110,6 +110,9 @@ func isAbout(err error, field string) bool {
 }
 
 func (r *Reservation) commit(ctx context.Context, response Response, retention *time.Duration, bound time.Duration) error {
+	if err := response.check(callCommit); err != nil {
+		return err
+	}
 	request := &coordinatorv1.CommitRequest{
 		Identity: r.identity.wire(), Token: r.token, Response: response.wire(), Retention: window(retention),
 	}

@@ -59,13 +59,14 @@ type Client struct {
 // host:port, in any order; the port is a number, 1 to 65535. One is enough to find the leaders of a cluster; more are for
 // the time when that one is away. Nothing is connected to before the first call.
 //
-// It fails where there is no endpoint or one that nobody could connect to, and where one is not on
-// loopback and neither [WithTLS] nor [WithInsecure] is given.
+// It fails where there is no endpoint or one that nobody could connect to, where one is not on
+// loopback and neither [WithTLS] nor [WithInsecure] is given, and where an option is out of range, those
+// of [WithReserveDefaults] included.
 func Dial(endpoints []string, options ...DialOption) (*Client, error) {
 	cfg := dialConfig{
 		callTimeout: callTimeoutDefault, tryTimeout: tryTimeoutDefault, settleTimeout: settleTimeoutDefault,
 	}
-	for _, option := range options {
+	for _, option := range given("Dial", options) {
 		option.applyToDial(&cfg)
 	}
 	for _, bound := range []struct {
@@ -76,6 +77,13 @@ func Dial(endpoints []string, options ...DialOption) (*Client, error) {
 			return nil, fmt.Errorf("client: the %s timeout is %v, it must be more than 0", bound.name, *bound.value)
 		}
 		*bound.value = min(*bound.value, forever)
+	}
+	var defaults reserveConfig
+	for _, option := range cfg.defaults {
+		option.applyToReserve(&defaults)
+	}
+	if err := defaults.check(); err != nil {
+		return nil, fmt.Errorf("client: WithReserveDefaults: %w", err)
 	}
 	if cfg.cluster != nil {
 		if err := checkCluster(*cfg.cluster); err != nil {

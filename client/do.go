@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"strings"
 
-	"google.golang.org/grpc/codes"
-
 	"github.com/atmostonce/coordinator/internal/lease"
 )
 
@@ -85,14 +83,11 @@ func (c *Client) Do(ctx context.Context, id Identity, run func(context.Context, 
 	for _, option := range c.defaults {
 		option.applyToDo(&cfg)
 	}
-	for _, option := range options {
+	for _, option := range given("Do", options) {
 		option.applyToDo(&cfg)
 	}
 	if run == nil {
-		return Result{}, &Error{
-			Call: "Do", Reason: reasonInvalidArgument, Code: codes.InvalidArgument, Message: "there is no function to run",
-			Violations: []Violation{{Field: "run", Detail: "is nil"}},
-		}
+		return Result{}, invalid("Do", "run", "is nil: there is no function to run")
 	}
 	r, err := c.reserve(ctx, id, cfg.reserve)
 	var committed *CommittedError

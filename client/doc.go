@@ -28,6 +28,9 @@
 // come from a call are an [*Error], with the contract's reason, the delay after which to
 // try again, and whether the coordinator may have carried the call out all the same.
 //
+// An option that is nil is a mistake of the program, and a panic that names its place: what it was
+// to say is lost, and without it more may be admitted than was meant.
+//
 // # Retries
 //
 // A call goes to one node after the other until one gives an answer, within the bounds

@@ -66,6 +66,7 @@ func WithDialer(dial func(ctx context.Context, address string) (net.Conn, error)
 // credentials and interceptors. An interceptor sees every try, and must not retry by
 // itself: it would not know that a deadline is counted from the try that was answered.
 func WithDialOptions(options ...grpc.DialOption) DialOption {
+	given("WithDialOptions", options)
 	return dialOption(func(d *dialConfig) { d.grpc = append(d.grpc, options...) })
 }
 
@@ -106,6 +107,7 @@ func WithEndpointsOnly() DialOption {
 
 // WithReserveDefaults gives options to every Reserve, before its own.
 func WithReserveDefaults(options ...ReserveOption) DialOption {
+	given("WithReserveDefaults", options)
 	return dialOption(func(c *dialConfig) { c.defaults = append(c.defaults, options...) })
 }
 

@@ -135,7 +135,7 @@ func WithBody() GetOption { return getOption(func(c *getConfig) { c.body = true 
 // Errors: [ErrNotFound], [ErrInvalidArgument], [ErrUnavailable].
 func (c *Client) Get(ctx context.Context, id Identity, options ...GetOption) (*Record, error) {
 	var cfg getConfig
-	for _, option := range options {
+	for _, option := range given("Get", options) {
 		option.applyToGet(&cfg)
 	}
 	request := &coordinatorv1.GetRequest{Identity: id.wire(), IncludeBody: cfg.body}

@@ -116,13 +116,16 @@ func (c *Client) Reserve(ctx context.Context, id Identity, options ...ReserveOpt
 	for _, option := range c.defaults {
 		option.applyToReserve(&cfg)
 	}
-	for _, option := range options {
+	for _, option := range given("Reserve", options) {
 		option.applyToReserve(&cfg)
 	}
 	return c.reserve(ctx, id, cfg)
 }
 
 func (c *Client) reserve(ctx context.Context, id Identity, cfg reserveConfig) (*Reservation, error) {
+	if err := cfg.onLapse.check(); err != nil {
+		return nil, invalid(callReserve, "on_lapse", err.Error())
+	}
 	// The bytes are the caller's again when this returns, and the attempt may be asked for once more
 	// to be given back: with another fingerprint it would not be found.
 	cfg.fingerprint = bytes.Clone(cfg.fingerprint)
@@ -133,11 +136,8 @@ func (c *Client) reserve(ctx context.Context, id Identity, cfg reserveConfig) (*
 	}
 	timeout, try := c.callTimeout, c.tryTimeout
 	if cfg.timeout != nil {
-		if *cfg.timeout <= 0 {
-			return nil, &Error{
-				Call: callReserve, Reason: reasonInvalidArgument, Code: codes.InvalidArgument, Message: "the timeout must be more than 0",
-				Violations: []Violation{{Field: "timeout", Detail: "must be more than 0"}},
-			}
+		if err := checkTimeout(*cfg.timeout); err != nil {
+			return nil, invalid(callReserve, "timeout", err.Error())
 		}
 		timeout = min(timeout, *cfg.timeout)
 		try = min(try, timeout/2)
@@ -331,7 +331,7 @@ func (o OnLapse) wire() coordinatorv1.OnLapse {
 	case Hold:
 		return coordinatorv1.OnLapse_ON_LAPSE_HOLD
 	}
-	return coordinatorv1.OnLapse(-1) // is refused
+	return coordinatorv1.OnLapse(-1) // is refused, if check has not done so
 }
 
 // String returns the word that the contract uses.

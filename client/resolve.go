@@ -14,6 +14,9 @@ import (
 // Errors: [ErrRevisionMismatch], [ErrNotInDoubt], [ErrNotFound], [ErrResponseTooLarge],
 // [ErrInvalidArgument], [ErrUnavailable], [ErrUnknown].
 func (c *Client) ResolveApplied(ctx context.Context, id Identity, revision uint64, response Response, note string) error {
+	if err := response.check(callResolve); err != nil {
+		return err
+	}
 	return c.resolve(ctx, id, &coordinatorv1.ResolveRequest{
 		Identity: id.wire(), Revision: revision, Note: note,
 		Settlement: &coordinatorv1.ResolveRequest_Applied{Applied: response.wire()},

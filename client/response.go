@@ -49,7 +49,7 @@ func (r Response) Omitted() bool {
 // omitted is what is stored in place of a response that cannot be.
 func (r Response) omitted() Response {
 	without := Response{Headers: []Header{{OmittedHeader, strconv.Itoa(len(r.Body))}}}
-	if r.Code >= 0 && r.Code <= 999 {
+	if r.Code >= 0 && r.Code <= codeMost {
 		without.Code = r.Code
 	}
 	return without
@@ -62,7 +62,7 @@ func (r Response) wire() *coordinatorv1.Response {
 	}
 	if r.Code >= 0 && r.Code < math.MaxUint32 {
 		wire.Code = uint32(r.Code)
-	} // else it stays one that is refused
+	} // else it stays one that is refused, if check has not done so
 	for _, header := range r.Headers {
 		wire.Headers = append(wire.Headers, &coordinatorv1.Header{Name: header.Name, Value: header.Value})
 	}

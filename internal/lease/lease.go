@@ -1,5 +1,6 @@
-// Package lease is what every owner of a grant reckons alike, whichever program it is in: what of a
-// window is its own, and what is passed on where a grant is given back that nobody has acted on.
+// Package lease is what every owner of a grant reckons alike, whichever program it is in: what it
+// may ask for, what of a window is its own, and what is passed on where a grant is given back that nobody
+// has acted on.
 package lease
 
 import (
