@@ -36,13 +36,17 @@ type guard struct {
 // comment.
 //
 // It panics where the options are wrong: there is no principal, a limit is below zero, a
-// method is none. That is found when the program starts, and never later.
+// window is out of range, a method is none, an option is nil. That is found when the program
+// starts, and never later.
 func New(c *client.Client, options ...Option) grpc.UnaryServerInterceptor {
 	g := &guard{
 		Settings: admit.Defaults(c, docsDefault), operation: operation, sources: []KeySource{IdempotencyKey()},
 		fingerprint: WholeRequest(), rows: rows(), statuses: map[Reason]codes.Code{},
 	}
-	for _, option := range options {
+	for i, option := range options {
+		if option == nil {
+			panic(fmt.Sprintf("grpcadmit: option %d of New is nil", i+1))
+		}
 		option(g)
 	}
 	if err := g.check(); err != nil {

@@ -101,26 +101,18 @@ func WithOnLapse(o client.OnLapse) Option { return func(g *guard) { g.OnLapse = 
 
 // WithPendingTTL is how long a handler may take, 100 ms to 24 h: its context ends then.
 // Default: the coordinator's, 5 min.
-func WithPendingTTL(d time.Duration) Option {
-	return func(g *guard) { g.Reserve = append(g.Reserve, client.WithPendingTTL(d)) }
-}
+func WithPendingTTL(d time.Duration) Option { return func(g *guard) { g.PendingTTL = &d } }
 
 // WithRetention is how long an answer is kept, 1 s to 30 days. Default: the coordinator's,
 // 24 h.
-func WithRetention(d time.Duration) Option {
-	return func(g *guard) { g.Reserve = append(g.Reserve, client.WithRetention(d)) }
-}
+func WithRetention(d time.Duration) Option { return func(g *guard) { g.Retention = &d } }
 
 // WithOwner is what this process calls itself, for people; at most 128 bytes.
-func WithOwner(name string) Option {
-	return func(g *guard) { g.Reserve = append(g.Reserve, client.WithOwner(name)) }
-}
+func WithOwner(name string) Option { return func(g *guard) { g.Owner = name } }
 
 // WithWait lets a call whose key is in flight wait that long for its answer, before it is
 // ABORTED. Default: 0.
-func WithWait(d time.Duration) Option {
-	return func(g *guard) { g.Reserve = append(g.Reserve, client.WithWait(d)) }
-}
+func WithWait(d time.Duration) Option { return func(g *guard) { g.Wait = &d } }
 
 // WithReserveTimeout is how long the coordinator is asked without an answer before the call is
 // refused (UNAVAILABLE, IDEMPOTENCY_UNAVAILABLE); what it waits for another one ([WithWait]) comes on
@@ -147,6 +139,9 @@ func WithCallerCancel() Option { return func(g *guard) { g.CallerCancels = true 
 // WithHandlerTimeout answers UNAVAILABLE, HANDLER_TIMEOUT, when the handler has not returned
 // within d. The handler goes on, what it answers is recorded, and a retry gets it; it is
 // never released while it runs. Default: none.
+//
+// The handler's own time is [WithPendingTTL]: its context ends then, whatever d is. Where d is not
+// less, only a handler that goes on all the same is answered for, or one with [WithKeepAlive].
 //
 // The handler runs on a goroutine of its own then, which the server's GracefulStop does not
 // wait for once the time is up. A panic of a handler beyond its time is logged, since there is

@@ -624,33 +624,41 @@ func ready(t *testing.T, c *coordinator) {
 func TestOptions(t *testing.T) {
 	c := shared.start()
 	for name, make := range map[string]func(){
-		"no client":      func() { grpcadmit.New(nil, grpcadmit.WithAnonymous()) },
-		"no principal":   func() { grpcadmit.New(c) },
-		"no keys":        func() { grpcadmit.New(c, caller("x"), grpcadmit.WithKeys()) },
-		"an empty key":   func() { grpcadmit.New(c, caller("x"), grpcadmit.WithKeys(nil)) },
-		"no field":       func() { grpcadmit.New(c, caller("x"), grpcadmit.WithKeys(grpcadmit.KeyFromField())) },
-		"no methods":     func() { grpcadmit.New(c, caller("x"), grpcadmit.WithMethods()) },
-		"no slash":       func() { grpcadmit.New(c, caller("x"), grpcadmit.WithMethods(place[1:])) },
-		"a service":      func() { grpcadmit.New(c, caller("x"), grpcadmit.WithMethods(place, "/shop.v1.Orders/")) },
-		"a star":         func() { grpcadmit.New(c, caller("x"), grpcadmit.WithMethods("/shop.v1.Orders/*")) },
-		"a space":        func() { grpcadmit.New(c, caller("x"), grpcadmit.WithMethods("/shop.v1 Orders/Place")) },
-		"by dots":        func() { grpcadmit.New(c, caller("x"), grpcadmit.WithMethods("shop.v1.Orders.Place")) },
-		"fingerprint":    func() { grpcadmit.New(c, caller("x"), grpcadmit.WithFingerprint(nil)) },
-		"operation":      func() { grpcadmit.New(c, caller("x"), grpcadmit.WithOperation(nil)) },
-		"logger":         func() { grpcadmit.New(c, caller("x"), grpcadmit.WithLogger(nil)) },
-		"limit":          func() { grpcadmit.New(c, caller("x"), grpcadmit.WithResponseLimit(-1)) },
-		"timeout":        func() { grpcadmit.New(c, caller("x"), grpcadmit.WithHandlerTimeout(-1)) },
-		"settle wait":    func() { grpcadmit.New(c, caller("x"), grpcadmit.WithSettleWait(0)) },
-		"retry after":    func() { grpcadmit.New(c, caller("x"), grpcadmit.WithRetryAfter(0)) },
-		"no time":        func() { grpcadmit.New(c, caller("x"), grpcadmit.WithReserveTimeout(0)) },
-		"a code":         func() { grpcadmit.New(c, caller("x"), grpcadmit.WithStatusCode(grpcadmit.ReasonInFlight, codes.OK)) },
-		"no such code":   func() { grpcadmit.New(c, caller("x"), grpcadmit.WithStatusCode(grpcadmit.ReasonInFlight, 17)) },
-		"no such reason": func() { grpcadmit.New(c, caller("x"), grpcadmit.WithStatusCode("X", codes.Aborted)) },
+		"no client":              func() { grpcadmit.New(nil, grpcadmit.WithAnonymous()) },
+		"no principal":           func() { grpcadmit.New(c) },
+		"no keys":                func() { grpcadmit.New(c, caller("x"), grpcadmit.WithKeys()) },
+		"an empty key":           func() { grpcadmit.New(c, caller("x"), grpcadmit.WithKeys(nil)) },
+		"no field":               func() { grpcadmit.New(c, caller("x"), grpcadmit.WithKeys(grpcadmit.KeyFromField())) },
+		"no methods":             func() { grpcadmit.New(c, caller("x"), grpcadmit.WithMethods()) },
+		"no slash":               func() { grpcadmit.New(c, caller("x"), grpcadmit.WithMethods(place[1:])) },
+		"a service":              func() { grpcadmit.New(c, caller("x"), grpcadmit.WithMethods(place, "/shop.v1.Orders/")) },
+		"a star":                 func() { grpcadmit.New(c, caller("x"), grpcadmit.WithMethods("/shop.v1.Orders/*")) },
+		"a space":                func() { grpcadmit.New(c, caller("x"), grpcadmit.WithMethods("/shop.v1 Orders/Place")) },
+		"by dots":                func() { grpcadmit.New(c, caller("x"), grpcadmit.WithMethods("shop.v1.Orders.Place")) },
+		"fingerprint":            func() { grpcadmit.New(c, caller("x"), grpcadmit.WithFingerprint(nil)) },
+		"operation":              func() { grpcadmit.New(c, caller("x"), grpcadmit.WithOperation(nil)) },
+		"logger":                 func() { grpcadmit.New(c, caller("x"), grpcadmit.WithLogger(nil)) },
+		"limit":                  func() { grpcadmit.New(c, caller("x"), grpcadmit.WithResponseLimit(-1)) },
+		"timeout":                func() { grpcadmit.New(c, caller("x"), grpcadmit.WithHandlerTimeout(-1)) },
+		"settle wait":            func() { grpcadmit.New(c, caller("x"), grpcadmit.WithSettleWait(0)) },
+		"retry after":            func() { grpcadmit.New(c, caller("x"), grpcadmit.WithRetryAfter(0)) },
+		"no time":                func() { grpcadmit.New(c, caller("x"), grpcadmit.WithReserveTimeout(0)) },
+		"a code":                 func() { grpcadmit.New(c, caller("x"), grpcadmit.WithStatusCode(grpcadmit.ReasonInFlight, codes.OK)) },
+		"no such code":           func() { grpcadmit.New(c, caller("x"), grpcadmit.WithStatusCode(grpcadmit.ReasonInFlight, 17)) },
+		"no such reason":         func() { grpcadmit.New(c, caller("x"), grpcadmit.WithStatusCode("X", codes.Aborted)) },
+		"option 2 of New is nil": func() { grpcadmit.New(c, caller("x"), nil) },
+		"WithPendingTTL is 0s, it must be from 100ms to 24h0m0s":      func() { grpcadmit.New(c, caller("x"), grpcadmit.WithPendingTTL(0)) },
+		"WithPendingTTL is 25h0m0s, it must be from 100ms to 24h0m0s": func() { grpcadmit.New(c, caller("x"), grpcadmit.WithPendingTTL(25*time.Hour)) },
+		"WithRetention is 0s, it must be from 1s to 720h0m0s":         func() { grpcadmit.New(c, caller("x"), grpcadmit.WithRetention(0)) },
+		"WithRetention is 744h0m0s, it must be from 1s to 720h0m0s":   func() { grpcadmit.New(c, caller("x"), grpcadmit.WithRetention(31*24*time.Hour)) },
+		"WithOwner is 129 bytes long, the limit is 128":               func() { grpcadmit.New(c, caller("x"), grpcadmit.WithOwner(strings.Repeat("o", 129))) },
+		"WithOnLapse is 7, it must be client.Reopen or client.Hold":   func() { grpcadmit.New(c, caller("x"), grpcadmit.WithOnLapse(7)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			defer func() {
-				if recover() == nil {
-					t.Error("it does not panic")
+				said, ok := recover().(string)
+				if !ok || !strings.HasPrefix(said, "grpcadmit: ") || strings.ContainsAny(name, "0123456789") && said != "grpcadmit: "+name {
+					t.Errorf("%q", said)
 				}
 			}()
 			make()

@@ -370,46 +370,60 @@ func TestLookedAt(t *testing.T) {
 // What is wrong with the options is said when the program starts.
 func TestOptions(t *testing.T) {
 	for name, options := range map[string][]httpadmit.Option{
-		"no principal":   {},
-		"no keys":        {caller("a"), httpadmit.WithKeys()},
-		"an empty key":   {caller("a"), httpadmit.WithKeys(httpadmit.KeySource{})},
-		"no function":    {caller("a"), httpadmit.WithKeys(httpadmit.KeyFunc(nil))},
-		"a window":       {caller("a"), httpadmit.WithKeys(httpadmit.AutomaticKey(time.Millisecond, httpadmit.JSONField("a")))},
-		"a long window":  {caller("a"), httpadmit.WithKeys(httpadmit.AutomaticKey(31*24*time.Hour, httpadmit.JSONField("a")))},
-		"no fields":      {caller("a"), httpadmit.WithKeys(httpadmit.AutomaticKey(time.Minute))},
-		"a bucket":       {caller("a"), httpadmit.WithKeys(httpadmit.BucketKey(0, httpadmit.JSONField("a")))},
-		"an empty field": {caller("a"), httpadmit.WithKeys(httpadmit.AutomaticKey(time.Minute, httpadmit.Field{}))},
-		"no reader":      {caller("a"), httpadmit.WithKeys(httpadmit.BucketKey(time.Minute, httpadmit.FieldFunc("a", nil)))},
-		"no choice":      {caller("a"), httpadmit.WithFingerprint(httpadmit.ChosenFields(httpadmit.JSONField("a"), httpadmit.FieldFunc("a", nil).Optional()))},
-		"no header":      {caller("a"), httpadmit.WithKeys(httpadmit.KeyFromHeader(""))},
-		"a header":       {caller("a"), httpadmit.WithKeys(httpadmit.KeyFromHeader("X-Delivery:"))},
-		"no methods":     {caller("a"), httpadmit.WithMethods()},
-		"a star":         {caller("a"), httpadmit.WithMethods("*")},
-		"an odd method":  {caller("a"), httpadmit.WithMethods("POST", "put")},
-		"two in one":     {caller("a"), httpadmit.WithMethods("POST, PUT")},
-		"no fingerprint": {caller("a"), httpadmit.WithFingerprint(httpadmit.Fingerprint{})},
-		"chosen nothing": {caller("a"), httpadmit.WithFingerprint(httpadmit.ChosenFields())},
-		"a limit":        {caller("a"), httpadmit.WithBodyLimit(-1)},
-		"another limit":  {caller("a"), httpadmit.WithResponseLimit(-1)},
-		"a status":       {caller("a"), httpadmit.WithStatus(httpadmit.CodeMismatch, 200)},
-		"a code":         {caller("a"), httpadmit.WithStatus("NO_SUCH_CODE", 409)},
-		"a timeout":      {caller("a"), httpadmit.WithHandlerTimeout(-1)},
-		"a wait":         {caller("a"), httpadmit.WithSettleWait(0)},
-		"a delay":        {caller("a"), httpadmit.WithRetryAfter(0)},
-		"no time":        {caller("a"), httpadmit.WithReserveTimeout(0)},
-		"no operation":   {caller("a"), httpadmit.WithOperation(nil)},
-		"no logger":      {caller("a"), httpadmit.WithLogger(nil)},
+		"no principal":           {},
+		"no keys":                {caller("a"), httpadmit.WithKeys()},
+		"an empty key":           {caller("a"), httpadmit.WithKeys(httpadmit.KeySource{})},
+		"no function":            {caller("a"), httpadmit.WithKeys(httpadmit.KeyFunc(nil))},
+		"a window":               {caller("a"), httpadmit.WithKeys(httpadmit.AutomaticKey(time.Millisecond, httpadmit.JSONField("a")))},
+		"a long window":          {caller("a"), httpadmit.WithKeys(httpadmit.AutomaticKey(31*24*time.Hour, httpadmit.JSONField("a")))},
+		"no fields":              {caller("a"), httpadmit.WithKeys(httpadmit.AutomaticKey(time.Minute))},
+		"a bucket":               {caller("a"), httpadmit.WithKeys(httpadmit.BucketKey(0, httpadmit.JSONField("a")))},
+		"an empty field":         {caller("a"), httpadmit.WithKeys(httpadmit.AutomaticKey(time.Minute, httpadmit.Field{}))},
+		"no reader":              {caller("a"), httpadmit.WithKeys(httpadmit.BucketKey(time.Minute, httpadmit.FieldFunc("a", nil)))},
+		"no choice":              {caller("a"), httpadmit.WithFingerprint(httpadmit.ChosenFields(httpadmit.JSONField("a"), httpadmit.FieldFunc("a", nil).Optional()))},
+		"no header":              {caller("a"), httpadmit.WithKeys(httpadmit.KeyFromHeader(""))},
+		"a header":               {caller("a"), httpadmit.WithKeys(httpadmit.KeyFromHeader("X-Delivery:"))},
+		"no methods":             {caller("a"), httpadmit.WithMethods()},
+		"a star":                 {caller("a"), httpadmit.WithMethods("*")},
+		"an odd method":          {caller("a"), httpadmit.WithMethods("POST", "put")},
+		"two in one":             {caller("a"), httpadmit.WithMethods("POST, PUT")},
+		"no fingerprint":         {caller("a"), httpadmit.WithFingerprint(httpadmit.Fingerprint{})},
+		"chosen nothing":         {caller("a"), httpadmit.WithFingerprint(httpadmit.ChosenFields())},
+		"a limit":                {caller("a"), httpadmit.WithBodyLimit(-1)},
+		"another limit":          {caller("a"), httpadmit.WithResponseLimit(-1)},
+		"a status":               {caller("a"), httpadmit.WithStatus(httpadmit.CodeMismatch, 200)},
+		"a code":                 {caller("a"), httpadmit.WithStatus("NO_SUCH_CODE", 409)},
+		"a timeout":              {caller("a"), httpadmit.WithHandlerTimeout(-1)},
+		"a wait":                 {caller("a"), httpadmit.WithSettleWait(0)},
+		"a delay":                {caller("a"), httpadmit.WithRetryAfter(0)},
+		"no time":                {caller("a"), httpadmit.WithReserveTimeout(0)},
+		"no operation":           {caller("a"), httpadmit.WithOperation(nil)},
+		"no logger":              {caller("a"), httpadmit.WithLogger(nil)},
+		"option 2 of New is nil": {caller("a"), nil},
+		"WithPendingTTL is 0s, it must be from 100ms to 24h0m0s":                             {caller("a"), httpadmit.WithPendingTTL(0)},
+		"WithPendingTTL is -1ns, it must be from 100ms to 24h0m0s":                           {caller("a"), httpadmit.WithPendingTTL(-1)},
+		"WithPendingTTL is 25h0m0s, it must be from 100ms to 24h0m0s":                        {caller("a"), httpadmit.WithPendingTTL(25 * time.Hour)},
+		"WithRetention is 0s, it must be from 1s to 720h0m0s":                                {caller("a"), httpadmit.WithRetention(0)},
+		"WithRetention is 744h0m0s, it must be from 1s to 720h0m0s":                          {caller("a"), httpadmit.WithRetention(31 * 24 * time.Hour)},
+		"WithOwner is 129 bytes long, the limit is 128":                                      {caller("a"), httpadmit.WithOwner(strings.Repeat("o", 129))},
+		"WithOnLapse is 7, it must be client.Reopen or client.Hold":                          {caller("a"), httpadmit.WithOnLapse(7)},
+		"BucketKey: the bucket is 744h0m0s, it must be from 1s to 720h0m0s":                  {caller("a"), httpadmit.WithKeys(httpadmit.BucketKey(31*24*time.Hour, httpadmit.JSONField("a")))},
+		"BucketKey: the bucket is 2h0m0s, and the record is kept for 1h0m0s (WithRetention)": {caller("a"), httpadmit.WithRetention(time.Hour), httpadmit.WithKeys(httpadmit.BucketKey(2*time.Hour, httpadmit.JSONField("a")))},
 	} {
 		func() {
 			defer func() {
-				if said, ok := recover().(string); !ok || !strings.HasPrefix(said, "httpadmit: ") {
+				said, ok := recover().(string)
+				if !ok || !strings.HasPrefix(said, "httpadmit: ") || strings.ContainsAny(name, "0123456789") && said != "httpadmit: "+name {
 					t.Errorf("%s: %q", name, said)
 				}
 			}()
 			httpadmit.New(shared.start(), options...)
 		}()
 	}
-	httpadmit.New(shared.start(), httpadmit.WithAnonymous(), httpadmit.WithMethods("POST", "VERSION-CONTROL"))
+	httpadmit.New(shared.start(), httpadmit.WithAnonymous(), httpadmit.WithMethods("POST", "VERSION-CONTROL"),
+		httpadmit.WithPendingTTL(24*time.Hour), httpadmit.WithRetention(time.Second), httpadmit.WithOwner(strings.Repeat("o", 128)))
+	httpadmit.New(shared.start(), httpadmit.WithAnonymous(), httpadmit.WithPendingTTL(100*time.Millisecond), httpadmit.WithRetention(30*24*time.Hour),
+		httpadmit.WithKeys(httpadmit.BucketKey(30*24*time.Hour, httpadmit.JSONField("a"))))
 }
 
 // A header or trailer whose value is no text goes to its first caller as net/http sends it, and does

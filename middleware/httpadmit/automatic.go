@@ -7,11 +7,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/atmostonce/coordinator/middleware/internal/admit"
+	"github.com/atmostonce/coordinator/internal/lease"
 )
-
-// windowMost is the longest dedupe window: the coordinator's longest retention.
-const windowMost = 30 * 24 * time.Hour
 
 // AutomaticKey makes a key for requests that bring none, such as webhooks of a chart
 // service: two requests whose fields are the same are one, if the second comes within
@@ -36,8 +33,8 @@ const windowMost = 30 * 24 * time.Hour
 // Under [client.Hold], one whose outcome is unknown blocks its key beyond the window,
 // until it is settled.
 func AutomaticKey(window time.Duration, fields ...Field) KeySource {
-	if window < admit.WindowLeast || window > windowMost {
-		return KeySource{err: fmt.Errorf("AutomaticKey: the window is %v, it must be %v to %v", window, admit.WindowLeast, windowMost)}
+	if err := lease.CheckRetention(window); err != nil {
+		return KeySource{err: fmt.Errorf("AutomaticKey: the window %w", err)}
 	}
 	if err := checkFields("AutomaticKey", fields); err != nil {
 		return KeySource{err: err}
@@ -54,16 +51,16 @@ func AutomaticKey(window time.Duration, fields ...Field) KeySource {
 // BucketKey is the simpler form of [AutomaticKey]: time is cut into buckets, of a minute
 // for example, by this machine's wall clock, and two requests whose fields are the same
 // are one if they come in the same bucket. Two that come right before and right after a
-// boundary are not, and machines must agree about the time. The bucket is 1 s or more; the
-// record is kept for the retention of the guard, which must not be shorter.
+// boundary are not, and machines must agree about the time. The bucket is 1 s to
+// 30 days; the record is kept for the retention of the guard, which must not be shorter.
 func BucketKey(bucket time.Duration, fields ...Field) KeySource {
-	if bucket < time.Second {
-		return KeySource{err: fmt.Errorf("BucketKey: the bucket is %v, it must be 1s or more", bucket)}
+	if err := lease.CheckRetention(bucket); err != nil {
+		return KeySource{err: fmt.Errorf("BucketKey: the bucket %w", err)} // no record outlasts it
 	}
 	if err := checkFields("BucketKey", fields); err != nil {
 		return KeySource{err: err}
 	}
-	return KeySource{find: func(q *request) (foundKey, error) {
+	return KeySource{bucket: bucket, find: func(q *request) (foundKey, error) {
 		number := time.Now().UnixNano() / int64(bucket)
 		sum, err := fieldsKey(q, fields, "bucket", bucket.String(), strconv.FormatInt(number, 10))
 		if err != nil {

@@ -21,6 +21,8 @@ const HeaderName = "Idempotency-Key"
 type KeySource struct {
 	find func(*request) (foundKey, error)
 	err  error // of its making; New reports it
+	// bucket is how long a record must be kept, at least, so that the key is worth something.
+	bucket time.Duration
 }
 
 // foundKey is what a source has found. No value: no key.

@@ -33,7 +33,7 @@ type guard struct {
 // package's comment.
 //
 // It panics where the options are wrong: there is no principal, a limit is below zero, a
-// window is out of range, a method is none. That is found when the program starts, and never later.
+// window is out of range, a method is none, an option is nil. That is found when the program starts, and never later.
 func New(c *client.Client, options ...Option) func(http.Handler) http.Handler {
 	g := &guard{
 		Settings: admit.Defaults(c, docsDefault), operation: operation, sources: []KeySource{IdempotencyKey()},
@@ -41,7 +41,10 @@ func New(c *client.Client, options ...Option) func(http.Handler) http.Handler {
 		rows: rows(), statuses: map[Code]int{}, challenge: "Bearer",
 	}
 	g.Abort = http.ErrAbortHandler
-	for _, option := range options {
+	for i, option := range options {
+		if option == nil {
+			panic(fmt.Sprintf("httpadmit: option %d of New is nil", i+1))
+		}
 		option(g)
 	}
 	if err := g.check(); err != nil {

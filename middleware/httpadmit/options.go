@@ -106,26 +106,18 @@ func WithOnLapse(o client.OnLapse) Option { return func(g *guard) { g.OnLapse = 
 
 // WithPendingTTL is how long a handler may take, 100 ms to 24 h: its context ends then.
 // Default: the coordinator's, 5 min.
-func WithPendingTTL(d time.Duration) Option {
-	return func(g *guard) { g.Reserve = append(g.Reserve, client.WithPendingTTL(d)) }
-}
+func WithPendingTTL(d time.Duration) Option { return func(g *guard) { g.PendingTTL = &d } }
 
 // WithRetention is how long a response is kept, 1 s to 30 days. Default: the
 // coordinator's, 24 h. Automatic keys have their window instead.
-func WithRetention(d time.Duration) Option {
-	return func(g *guard) { g.Reserve = append(g.Reserve, client.WithRetention(d)) }
-}
+func WithRetention(d time.Duration) Option { return func(g *guard) { g.Retention = &d } }
 
 // WithOwner is what this process calls itself, for people; at most 128 bytes.
-func WithOwner(name string) Option {
-	return func(g *guard) { g.Reserve = append(g.Reserve, client.WithOwner(name)) }
-}
+func WithOwner(name string) Option { return func(g *guard) { g.Owner = name } }
 
 // WithWait lets a request whose key is in flight wait that long for its response, before
 // it is a 409. Default: 0.
-func WithWait(d time.Duration) Option {
-	return func(g *guard) { g.Reserve = append(g.Reserve, client.WithWait(d)) }
-}
+func WithWait(d time.Duration) Option { return func(g *guard) { g.Wait = &d } }
 
 // WithReserveTimeout is how long the coordinator is asked without an answer before the request is
 // refused (503, IDEMPOTENCY_UNAVAILABLE); what it waits for another one ([WithWait]) comes on
@@ -151,6 +143,9 @@ func WithCallerCancel() Option { return func(g *guard) { g.CallerCancels = true 
 // WithHandlerTimeout answers 503 when the handler has not returned within d. The handler
 // goes on, what it answers is recorded, and a retry gets it; it is never released while it
 // runs. Use it in place of http.TimeoutHandler inside the guard. Default: none.
+//
+// The handler's own time is [WithPendingTTL]: its context ends then, whatever d is. Where d is not
+// less, only a handler that goes on all the same is answered for, or one with [WithKeepAlive].
 //
 // The handler runs on a goroutine of its own then, which http.Server's Shutdown does not
 // wait for.
@@ -194,6 +189,9 @@ func (g *guard) check() error {
 	for _, source := range g.sources {
 		refuse(source.find == nil && source.err == nil, "a source of keys is empty")
 		errs = append(errs, source.err)
+		if kept := g.Retention; kept != nil {
+			refuse(source.bucket > *kept, "BucketKey: the bucket is %v, and the record is kept for %v (WithRetention)", source.bucket, *kept)
+		}
 	}
 	refuse(g.fingerprint.sum == nil && g.fingerprint.err == nil, "the fingerprint is empty")
 	// What is misspelt here would pass unguarded.

@@ -39,6 +39,7 @@ package outgoing
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -83,10 +84,13 @@ type caller struct {
 }
 
 // New returns an interceptor that keys unary calls. It may be used by several goroutines at
-// once. It panics where the function of [WithKeyFunc] is nil.
+// once. It panics where an option, or the function of [WithKeyFunc], is nil.
 func New(options ...Option) grpc.UnaryClientInterceptor {
 	c := &caller{key: func(context.Context, string, any) string { return "" }}
-	for _, option := range options {
+	for i, option := range options {
+		if option == nil {
+			panic(fmt.Sprintf("outgoing: option %d of New is nil", i+1))
+		}
 		option(c)
 	}
 	if c.key == nil {

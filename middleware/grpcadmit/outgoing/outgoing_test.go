@@ -245,3 +245,12 @@ func TestRefusal(t *testing.T) {
 		}
 	}
 }
+
+func TestAnOptionThatIsNil(t *testing.T) {
+	defer func() {
+		if said := recover(); said != "outgoing: option 2 of New is nil" {
+			t.Errorf("%v", said)
+		}
+	}()
+	outgoing.New(outgoing.WithKeyFunc(func(context.Context, string, any) string { return "" }), nil)
+}

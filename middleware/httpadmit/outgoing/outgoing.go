@@ -96,13 +96,17 @@ type Transport struct {
 	key            func(*http.Request) string
 }
 
-// New returns a Transport that sends with base; nil means http.DefaultTransport.
+// New returns a Transport that sends with base; nil means http.DefaultTransport. It panics where an
+// option is nil.
 func New(base http.RoundTripper, options ...Option) *Transport {
 	if base == nil {
 		base = http.DefaultTransport
 	}
 	t := &Transport{base: base, tries: triesDefault, backoff: backoffDefault, retryAfterMost: retryAfterDefault}
-	for _, option := range options {
+	for i, option := range options {
+		if option == nil {
+			panic(fmt.Sprintf("outgoing: option %d of New is nil", i+1))
+		}
 		option(t)
 	}
 	return t

@@ -236,3 +236,12 @@ func TestGone(t *testing.T) {
 		t.Errorf("with a deadline before the retry: %d", got)
 	}
 }
+
+func TestAnOptionThatIsNil(t *testing.T) {
+	defer func() {
+		if said := recover(); said != "outgoing: option 2 of New is nil" {
+			t.Errorf("%v", said)
+		}
+	}()
+	outgoing.New(nil, outgoing.WithTries(1), nil)
+}

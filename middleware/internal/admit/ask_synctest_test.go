@@ -55,7 +55,7 @@ func TestRefusedSoon(t *testing.T) {
 				}
 				away(c)
 				for _, wait := range []time.Duration{0, time.Minute} {
-					s.Reserve = []client.ReserveOption{client.WithWait(wait)}
+					s.Wait = &wait
 					began := time.Now()
 					attempt, err := s.Ask(t.Context(), question("k"))
 					r := refused(t, attempt, err, refusal.Unavailable)
@@ -127,7 +127,7 @@ func TestAnAdmissionThatNobodyCouldUndo(t *testing.T) {
 		other := settings(t, c, "elsewhere")
 		for _, lapse := range []client.OnLapse{client.Reopen, client.Hold} {
 			s := settings(t, c, cluster.ClientHost)
-			s.OnLapse, s.Reserve = lapse, []client.ReserveOption{client.WithPendingTTL(10 * time.Second)}
+			s.OnLapse, s.PendingTTL = lapse, new(10*time.Second)
 			if _, err := s.Ask(t.Context(), question("first "+lapse.String())); err != nil {
 				t.Fatal(err)
 			}
@@ -199,7 +199,9 @@ func TestCheck(t *testing.T) {
 		"client": func(s *Settings) { s.Client = nil }, "logger": func(s *Settings) { s.Logger = nil },
 		"response limit": func(s *Settings) { s.ResponseLimit = -1 }, "reserve timeout": func(s *Settings) { s.ReserveTimeout = 0 },
 		"handler timeout": func(s *Settings) { s.HandlerTimeout = -1 }, "settle wait": func(s *Settings) { s.SettleWait = 0 },
-		"retry after": func(s *Settings) { s.RetryAfter = 0 },
+		"retry after": func(s *Settings) { s.RetryAfter = 0 }, "pending ttl": func(s *Settings) { s.PendingTTL = new(time.Duration) },
+		"retention": func(s *Settings) { s.Retention = new(31 * 24 * time.Hour) }, "owner": func(s *Settings) { s.Owner = strings.Repeat("o", 129) },
+		"on lapse": func(s *Settings) { s.OnLapse = 7 },
 	} {
 		s := Defaults(&client.Client{}, "")
 		if wrong := s.Check(true); len(wrong) != 0 {

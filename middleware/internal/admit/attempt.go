@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/atmostonce/coordinator/client"
+	"github.com/atmostonce/coordinator/internal/lease"
 	"github.com/atmostonce/coordinator/middleware/internal/refusal"
 	"github.com/atmostonce/coordinator/middleware/internal/verdict"
 )
@@ -43,8 +44,7 @@ func (s *Settings) Ask(ctx context.Context, q Question) (*Attempt, error) {
 		s.Logger.ErrorContext(ctx, "a keyed request was refused: what WithPrincipal returned is no principal", "operation", identity.Operation, "error", err)
 		return nil, &refusal.Refusal{Code: refusal.Misconfigured, Detail: err.Error()}
 	}
-	options := append([]client.ReserveOption{}, s.Reserve...)
-	options = append(options, client.WithFingerprint(q.Fingerprint), client.WithOnLapse(s.OnLapse), client.WithReserveTimeout(s.ReserveTimeout))
+	options := append(s.options(), client.WithFingerprint(q.Fingerprint))
 	if q.Window > 0 {
 		options = append(options, client.WithRetention(q.Window))
 	}
@@ -264,7 +264,7 @@ func (a *Attempt) commit(ctx context.Context, h Handler) *refusal.Refusal {
 		if a.window > 0 {
 			// The window began with the grant. What is left of it is reckoned from a moment
 			// that is not before that, and runs from one that is not before now.
-			options = append(options, client.WithCommitRetention(max(a.window-time.Since(a.granted), WindowLeast)))
+			options = append(options, client.WithCommitRetention(max(a.window-time.Since(a.granted), lease.RetentionMin)))
 		}
 		return a.reservation.Commit(ctx, response, options...)
 	})
@@ -278,9 +278,6 @@ func (a *Attempt) commit(ctx context.Context, h Handler) *refusal.Refusal {
 func (a *Attempt) release(reason string) {
 	_, _ = a.settle(func(ctx context.Context) error { return a.reservation.Release(ctx, reason) })
 }
-
-// WindowLeast is the shortest time that a record may be kept.
-const WindowLeast = time.Second
 
 // Omitted stands for a response that cannot be stored, with the size of its body.
 func Omitted(code int, bytes int64) client.Response {

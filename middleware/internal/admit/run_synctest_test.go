@@ -220,7 +220,7 @@ func TestTheHandlersContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := nodes(t, 1)
 		s := settings(t, c, cluster.ClientHost)
-		s.Reserve = []client.ReserveOption{client.WithPendingTTL(10 * time.Second)}
+		s.PendingTTL = new(10 * time.Second)
 		type key struct{}
 		caller, hangUp := context.WithCancel(context.WithValue(t.Context(), key{}, "v"))
 		run := func(name string, work func(ctx context.Context)) *script {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/atmostonce/coordinator/client"
+	"github.com/atmostonce/coordinator/internal/lease"
 )
 
 // Settings are what a middleware of any protocol is told. They do not change once they are
@@ -19,8 +20,11 @@ type Settings struct {
 	Namespace string // "": the coordinator's default
 
 	OnLapse        client.OnLapse
-	Reserve        []client.ReserveOption
-	ReserveTimeout time.Duration // without an answer of the coordinator; more than 0
+	PendingTTL     *time.Duration // nil: the client's, else the coordinator's
+	Retention      *time.Duration // as above
+	Owner          string         // "": the client's
+	Wait           *time.Duration // nil: the client's
+	ReserveTimeout time.Duration  // without an answer of the coordinator; more than 0
 	KeepAlive      bool
 	CallerCancels  bool
 	HandlerTimeout time.Duration // 0: none
@@ -58,12 +62,25 @@ func (s *Settings) Check(principal bool) []error {
 	if err := checkPart("namespace", s.Namespace, namespaceBytesMost); err != nil {
 		wrong = append(wrong, err)
 	}
+	refuse := func(option string, err error) {
+		if err != nil {
+			wrong = append(wrong, fmt.Errorf("%s %w", option, err))
+		}
+	}
+	if s.PendingTTL != nil {
+		refuse("WithPendingTTL", lease.CheckPendingTTL(*s.PendingTTL))
+	}
+	if s.Retention != nil {
+		refuse("WithRetention", lease.CheckRetention(*s.Retention))
+	}
+	refuse("WithOwner", lease.CheckOwner(s.Owner))
 	for _, rule := range []struct {
 		broken bool
 		text   string
 	}{
 		{s.Client == nil, "there is no client"},
 		{s.Logger == nil, "there is no logger"},
+		{s.OnLapse != client.Reopen && s.OnLapse != client.Hold, fmt.Sprintf("WithOnLapse is %d, it must be client.Reopen or client.Hold", int(s.OnLapse))},
 		{!principal && !s.Anonymous, "there is no principal: use WithPrincipal, or WithAnonymous to share all keys"},
 		{s.ResponseLimit < 0, fmt.Sprintf("the limit of responses is %d, it must be 0 or more", s.ResponseLimit)},
 		{s.ReserveTimeout <= 0, fmt.Sprintf("the timeout of reserving is %v, it must be more than 0", s.ReserveTimeout)},
@@ -76,4 +93,22 @@ func (s *Settings) Check(principal bool) []error {
 		}
 	}
 	return wrong
+}
+
+// options are those of each Reserve. What was not set is the client's own (client.WithReserveDefaults).
+func (s *Settings) options() []client.ReserveOption {
+	options := []client.ReserveOption{client.WithOnLapse(s.OnLapse), client.WithReserveTimeout(s.ReserveTimeout)}
+	if s.PendingTTL != nil {
+		options = append(options, client.WithPendingTTL(*s.PendingTTL))
+	}
+	if s.Retention != nil {
+		options = append(options, client.WithRetention(*s.Retention))
+	}
+	if s.Owner != "" {
+		options = append(options, client.WithOwner(s.Owner))
+	}
+	if s.Wait != nil {
+		options = append(options, client.WithWait(*s.Wait))
+	}
+	return options
 }
