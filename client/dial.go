@@ -158,9 +158,10 @@ var (
 // giveBack runs what gives a reservation back that nobody heard of, behind the scenes and
 // for as long as settling may take. One that is not given back blocks its key until it lapses;
 // the log is told. The context is that of the call which has ended, for the log only.
-func (c *Client) giveBack(of context.Context, run func(context.Context) error) {
+func (c *Client) giveBack(of context.Context, id Identity, run func(context.Context) error) {
 	failed := func(err error) {
-		c.logger.WarnContext(of, "a reservation that nobody heard of could not be given back, and blocks its key until it lapses", "error", err)
+		c.logger.WarnContext(of, "a reservation that nobody heard of could not be given back, and blocks its key until it lapses",
+			append(id.named(), "error", err)...)
 	}
 	select {
 	case c.waiting <- struct{}{}:

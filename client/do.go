@@ -169,7 +169,7 @@ func (r *Reservation) giveUp(ctx context.Context, reason string) {
 	r.ownership.end(ErrSettled)
 	if err := r.release(context.WithoutCancel(ctx), text(reason), r.client.callTimeout); err != nil {
 		r.client.logger.WarnContext(ctx, "a reservation could not be released, and blocks its key until it lapses",
-			"error", fmt.Sprint(err))
+			append(r.identity.named(), "error", fmt.Sprint(err))...)
 	}
 }
 

@@ -12,10 +12,12 @@ import (
 )
 
 // counter counts what a log is told, by its text.
-type counter struct{ busy, late, failed, closed atomic.Int64 }
+type counter struct{ busy, late, failed, closed, named atomic.Int64 }
 
 func (c *counter) Write(p []byte) (int, error) {
-	for text, n := range map[string]*atomic.Int64{errBusy.Error(): &c.busy, errLate.Error(): &c.late, "no luck": &c.failed, ErrClosed.Error(): &c.closed} {
+	for text, n := range map[string]*atomic.Int64{
+		errBusy.Error(): &c.busy, errLate.Error(): &c.late, "no luck": &c.failed, ErrClosed.Error(): &c.closed,
+		` principal=me operation="POST /hold" key="\"a\\nb\"" `: &c.named} {
 		if strings.Contains(string(p), text) {
 			n.Add(1)
 		}
@@ -31,9 +33,10 @@ func TestGivingBackIsBounded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		of := Identity{Principal: "me", Operation: "POST /hold", Key: "a\nb"}
 		var running, most, ran atomic.Int64
 		for range givenBackMost + 100 {
-			c.giveBack(t.Context(), func(ctx context.Context) error {
+			c.giveBack(t.Context(), of, func(ctx context.Context) error {
 				defer running.Add(-1)
 				most.Store(max(most.Load(), running.Add(1)))
 				ran.Add(1)
@@ -53,7 +56,7 @@ func TestGivingBackIsBounded(t *testing.T) {
 		}
 		// There is room again.
 		done := false
-		c.giveBack(t.Context(), func(context.Context) error { done = true; return nil })
+		c.giveBack(t.Context(), of, func(context.Context) error { done = true; return nil })
 		synctest.Wait()
 		if !done || told.busy.Load() != 100 {
 			t.Error("no room")
@@ -61,9 +64,13 @@ func TestGivingBackIsBounded(t *testing.T) {
 		if err := c.Close(); err != nil {
 			t.Fatal(err)
 		}
-		c.giveBack(t.Context(), func(context.Context) error { t.Error("it runs after Close"); return nil })
+		c.giveBack(t.Context(), of, func(context.Context) error { t.Error("it runs after Close"); return nil })
 		if told.closed.Load() != 1 || len(c.waiting) != 0 || len(c.calling) != 0 {
 			t.Errorf("%d told, %d wait, %d call", told.closed.Load(), len(c.waiting), len(c.calling))
+		}
+		// Whoever has to settle one learns which.
+		if named := told.named.Load(); named != told.busy.Load()+told.late.Load()+told.failed.Load()+1 {
+			t.Errorf("%d are named", named)
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
+	"github.com/atmostonce/coordinator/internal/lease"
 )
 
 // Identity names a record. The four parts go over the wire as they are and are compared
@@ -45,6 +46,11 @@ func (id Identity) framed(to []byte) []byte {
 func (id Identity) shard(shards int) int {
 	sum := sha256.Sum256(id.framed(nil))
 	return int(binary.BigEndian.Uint64(sum[:8]) % uint64(shards))
+}
+
+// named are the attributes by which a log names the record.
+func (id Identity) named() []any {
+	return lease.Named(id.Namespace, id.Principal, id.Operation, id.Key)
 }
 
 func (id Identity) wire() *coordinatorv1.Identity {

@@ -119,7 +119,8 @@ func WithClock(now func() time.Duration) DialOption {
 }
 
 // WithLogger is told what no caller hears of: a reservation that could not be given
-// back, an address at which another cluster answers. Default: nobody.
+// back, with the identity it blocks, its key included; an address at which another cluster
+// answers. Default: nobody.
 func WithLogger(logger *slog.Logger) DialOption {
 	return dialOption(func(c *dialConfig) { c.logger = logger })
 }

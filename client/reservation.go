@@ -85,7 +85,10 @@ func previousOf(wire *coordinatorv1.Previous) Previous {
 // Identity returns what is reserved.
 func (r *Reservation) Identity() Identity { return r.identity }
 
-// Token returns the proof of ownership. Keep it secret.
+// Token returns the proof of ownership. Keep it secret. It is for those who go on without this
+// Reservation: `coordctl commit`, `release` and `extend` by hand (--token), the calls of
+// coordinator.v1.CoordinatorService, clients in other languages. No function of this package takes one:
+// a Reservation commits, releases and extends itself.
 func (r *Reservation) Token() string { return r.token }
 
 // Fence returns a number that only grows within a shard, 1 or more. A downstream system

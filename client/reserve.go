@@ -158,7 +158,7 @@ func (c *Client) reserve(ctx context.Context, id Identity, cfg reserveConfig) (*
 		case errors.Is(err, errOver):
 			over++
 		case errors.Is(err, ErrUnknown):
-			c.giveBack(ctx, a.giveBack)
+			c.giveBack(ctx, id, a.giveBack)
 			return nil, err
 		default:
 			return nil, err
@@ -274,7 +274,7 @@ func (a *attempt) granted(ctx context.Context, sent time.Duration, g *coordinato
 	}
 	// Nobody has acted on it, and nobody will.
 	if err := r.release(ctx, r.unused(lease.WasOver), c.tryTimeout); err != nil {
-		c.giveBack(ctx, r.giveBack)
+		c.giveBack(ctx, r.identity, r.giveBack)
 	}
 	return nil, errOver
 }

@@ -420,7 +420,8 @@ func TestDoCannotRelease(t *testing.T) {
 			nodes.Network.Cut(cluster.ClientHost, "n1")
 			return client.Response{}, errOwn
 		})
-		if want(t, err, errOwn); time.Since(began) > 15*time.Second || !strings.Contains(log.String(), "could not be released") {
+		if want(t, err, errOwn); time.Since(began) > 15*time.Second || !strings.Contains(log.String(), "could not be released") ||
+			!strings.Contains(log.String(), "operation=op key=k") {
 			t.Errorf("after %v, and the log says %q", time.Since(began), log.String())
 		}
 		nodes.Network.HealAll()

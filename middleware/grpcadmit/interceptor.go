@@ -43,6 +43,7 @@ func New(c *client.Client, options ...Option) grpc.UnaryServerInterceptor {
 		Settings: admit.Defaults(c, docsDefault), operation: operation, sources: []KeySource{IdempotencyKey()},
 		fingerprint: WholeRequest(), rows: rows(), statuses: map[Reason]codes.Code{},
 	}
+	g.Kind = "call"
 	for i, option := range options {
 		if option == nil {
 			panic(fmt.Sprintf("grpcadmit: option %d of New is nil", i+1))
@@ -79,21 +80,20 @@ func (g *guard) serve(ctx context.Context, request any, info *grpc.UnaryServerIn
 	if who == "" && !g.Anonymous {
 		err = refusal.Nobody() // whoever is not known learns nothing else
 	}
-	var fingerprint []byte
+	question := admit.Question{Principal: who, Key: found}
 	if err == nil {
-		if fingerprint, err = g.fingerprint(info.FullMethod, message); err != nil {
-			g.Logger.ErrorContext(ctx, "a guarded call has no fingerprint", "operation", info.FullMethod, "error", err)
+		question.Operation = g.operation(info.FullMethod, message)
+		if question.Fingerprint, err = g.fingerprint(info.FullMethod, message); err != nil {
+			g.Logger.ErrorContext(ctx, "a guarded call has no fingerprint", "operation", question.Operation, "error", err)
 			err = &refusal.Refusal{Code: refusal.Misconfigured}
 		}
 	}
 	if err != nil {
-		return g.refuse(ctx, info.FullMethod, err)
+		return g.refuse(ctx, info.FullMethod, question, err)
 	}
-	attempt, err := g.Ask(ctx, admit.Question{
-		Principal: who, Operation: g.operation(info.FullMethod, message), Key: found, Fingerprint: fingerprint,
-	})
+	attempt, err := g.Ask(ctx, question)
 	if err != nil {
-		return g.refuse(ctx, info.FullMethod, err)
+		return g.refuse(ctx, info.FullMethod, question, err)
 	}
 	h := &handling{guard: g, attempt: attempt, next: next, request: request, message: message, method: info.FullMethod}
 	if refused := attempt.Run(ctx, h); refused != nil {
@@ -136,14 +136,14 @@ func (g *guard) find(ctx context.Context, request proto.Message) (string, error)
 }
 
 // refuse answers a call that is not admitted.
-func (g *guard) refuse(ctx context.Context, method string, err error) (any, error) {
+func (g *guard) refuse(ctx context.Context, method string, question admit.Question, err error) (any, error) {
 	var (
 		refused   *refusal.Refusal
 		committed *client.CommittedError
 	)
 	switch {
 	case errors.As(err, &committed):
-		return g.replay(ctx, method, committed.Response)
+		return g.replay(ctx, method, question, committed.Response)
 	case errors.As(err, &refused):
 	default:
 		refused = refusal.OfReserve(err, g.RetryAfter)

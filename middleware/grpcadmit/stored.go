@@ -76,10 +76,10 @@ func (g *guard) storable(response any, told *status.Status) (stored client.Respo
 
 // replay answers with what is stored. It may be what an operator wrote when settling, or
 // another kind of client: what is no answer of gRPC is said not to be stored.
-func (g *guard) replay(ctx context.Context, method string, stored client.Response) (any, error) {
+func (g *guard) replay(ctx context.Context, method string, question admit.Question, stored client.Response) (any, error) {
 	response, told, err := read(method, stored)
 	if err != nil {
-		g.Logger.ErrorContext(ctx, "a stored response cannot be replayed", "operation", method, "error", err)
+		g.Logger.ErrorContext(ctx, "a stored response cannot be replayed", append(g.Named(question), "error", err)...)
 	}
 	if err != nil || stored.Omitted() {
 		return nil, g.answer(ctx, refusal.Omitted(min(max(stored.Code, 0), storedCodeHighest)))

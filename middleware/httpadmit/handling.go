@@ -63,8 +63,7 @@ func (h *handling) Response() (client.Response, error) {
 	}
 	response, unstored := h.recorder.storable(h.never)
 	if len(unstored) > 0 {
-		h.Logger.WarnContext(h.request.Context(), "replays of a response go without headers whose values are no text",
-			"operation", h.attempt.Reservation().Identity().Operation, "headers", unstored)
+		h.attempt.Warn(h.request.Context(), "replays of a response go without headers whose values are no text", "headers", unstored)
 	}
 	return response, nil
 }

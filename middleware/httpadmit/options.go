@@ -172,8 +172,8 @@ func WithDocs(url string) Option { return func(g *guard) { g.Docs = url } }
 // WithChallenge is the WWW-Authenticate of a 401. Default: "Bearer".
 func WithChallenge(challenge string) Option { return func(g *guard) { g.challenge = challenge } }
 
-// WithLogger is told what no caller hears of, and what its operator must hear of too.
-// Default: slog.Default().
+// WithLogger is told what no caller hears of, and what its operator must hear of too. It names
+// records whole, their keys and principals included, as docs/http.md has it. Default: slog.Default().
 func WithLogger(logger *slog.Logger) Option { return func(g *guard) { g.Logger = logger } }
 
 // check reports what is wrong with the options.

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"strconv"
 	"sync/atomic"
 	"time"
+
+	"google.golang.org/grpc/codes"
 
 	"github.com/atmostonce/coordinator/client"
 	"github.com/atmostonce/coordinator/internal/lease"
@@ -41,7 +44,7 @@ type Attempt struct {
 func (s *Settings) Ask(ctx context.Context, q Question) (*Attempt, error) {
 	identity := s.identity(q)
 	if err := checkPart("principal", identity.Principal, principalBytesMost); err != nil {
-		s.Logger.ErrorContext(ctx, "a keyed request was refused: what WithPrincipal returned is no principal", "operation", identity.Operation, "error", err)
+		s.Logger.ErrorContext(ctx, "a keyed "+s.Kind+" was refused: what WithPrincipal returned is no principal", "operation", identity.Operation, "error", err)
 		return nil, &refusal.Refusal{Code: refusal.Misconfigured, Detail: err.Error()}
 	}
 	options := append(s.options(), client.WithFingerprint(q.Fingerprint))
@@ -58,11 +61,50 @@ func (s *Settings) Ask(ctx context.Context, q Question) (*Attempt, error) {
 	refused := refusal.OfReserve(err, s.RetryAfter)
 	switch refused.Code {
 	case refusal.Misconfigured:
-		s.Logger.ErrorContext(ctx, "the coordinator refuses what it is asked for", "operation", identity.Operation, "error", err)
+		s.Logger.ErrorContext(ctx, "the coordinator refuses what it is asked for", append(named(identity), "error", err)...)
 	case refusal.Unavailable:
-		s.Logger.WarnContext(ctx, "a keyed request was refused: the coordinator does not admit it", "operation", identity.Operation, "error", err)
+		level, text := slog.LevelWarn, "a keyed "+s.Kind+" was refused: the coordinator does not admit it"
+		switch {
+		case ctx.Err() == nil || !timeOnly(err):
+		case errors.Is(ctx.Err(), context.Canceled):
+			level, text = slog.LevelDebug, "the caller of a keyed "+s.Kind+" was gone before the coordinator had answered"
+		default:
+			text = "a keyed " + s.Kind + " was refused: its own deadline came before the coordinator's answer"
+		}
+		s.Logger.Log(ctx, level, text, append(named(identity), "error", err)...)
 	}
 	return nil, refused
+}
+
+// timeOnly reports that an error of Reserve says no more than that its time was over: no node was
+// found to be away, and none has refused.
+func timeOnly(err error) bool {
+	var failed *client.Error
+	return errors.As(err, &failed) && (failed.Code == codes.Canceled || failed.Code == codes.DeadlineExceeded)
+}
+
+// Named are the attributes of a question's record in the log.
+func (s *Settings) Named(q Question) []any { return named(s.identity(q)) }
+
+func named(id client.Identity) []any {
+	return lease.Named(id.Namespace, id.Principal, id.Operation, id.Key)
+}
+
+// log tells the operator something of the attempt, with what names its record and says what its lapse
+// means: this may be all that somebody has who must settle it.
+func (a *Attempt) log(ctx context.Context, level slog.Level, text string, attributes ...any) {
+	attributes = append(named(a.reservation.Identity()), attributes...)
+	a.Logger.Log(ctx, level, text, append(attributes, "on_lapse", a.OnLapse.String())...)
+}
+
+// Warn logs what of the answer is not as its caller may expect.
+func (a *Attempt) Warn(ctx context.Context, text string, attributes ...any) {
+	a.log(ctx, slog.LevelWarn, text, attributes...)
+}
+
+// unknown says that somebody may have to find out what came of it.
+func (a *Attempt) unknown(ctx context.Context, status string) {
+	a.log(ctx, slog.LevelWarn, "what came of a guarded "+a.Kind+" is unknown; its reservation is left to lapse", "status", status)
 }
 
 // Reservation returns what the request was admitted with; nil of a nil Attempt.
@@ -134,7 +176,7 @@ func (a *Attempt) Run(caller context.Context, h Handler) *refusal.Refusal {
 		var e end
 		defer func() {
 			if e.panicked = recover(); e.panicked != nil && e.panicked != a.Abort {
-				a.Logger.ErrorContext(caller, "a guarded handler panicked", "operation", a.reservation.Identity().Operation,
+				a.log(caller, slog.LevelError, "a guarded handler panicked",
 					"panic", fmt.Sprint(e.panicked), "stack", string(debug.Stack()))
 			}
 			ended <- e
@@ -177,8 +219,12 @@ func (a *Attempt) run(ctx context.Context, h Handler) *refusal.Refusal {
 	defer func() {
 		ended := bound.Err() != nil
 		stop()
-		if !returned && a.panicked(ended) == verdict.Release {
+		switch {
+		case returned:
+		case a.panicked(ended) == verdict.Release:
 			a.release("the handler panicked")
+		default:
+			a.unknown(ctx, "it panicked")
 		}
 	}()
 	h.Handle(bound)
@@ -191,8 +237,7 @@ func (a *Attempt) run(ctx context.Context, h Handler) *refusal.Refusal {
 	case verdict.Release:
 		a.release("the handler answered " + h.Status())
 	default:
-		a.Logger.WarnContext(ctx, "what came of a guarded request is unknown; its reservation is left to lapse",
-			"operation", a.reservation.Identity().Operation, "status", h.Status())
+		a.unknown(ctx, h.Status())
 	}
 	return nil
 }
@@ -229,8 +274,7 @@ func (a *Attempt) settle(say func(context.Context) error) (timely bool, err erro
 	go func() {
 		err := say(ctx)
 		if err != nil {
-			a.Logger.ErrorContext(ctx, "what came of a guarded request could not be recorded",
-				"operation", a.reservation.Identity().Operation, "error", err)
+			a.log(ctx, slog.LevelError, "what came of a guarded "+a.Kind+" could not be recorded", "error", err)
 		}
 		done <- err
 	}()
@@ -250,8 +294,7 @@ func (a *Attempt) commit(ctx context.Context, h Handler) *refusal.Refusal {
 	status := h.Status()
 	omit := func(why error) {
 		// Its first caller has it all, and hears nothing of this.
-		a.Logger.WarnContext(ctx, "what a guarded request answered is not stored: its retries get RESPONSE_NOT_STORED",
-			"operation", a.reservation.Identity().Operation, "status", status, "error", why)
+		a.Warn(ctx, "what a guarded "+a.Kind+" answered is not stored: its retries get RESPONSE_NOT_STORED", "status", status, "error", why)
 	}
 	if unstored != nil {
 		omit(unstored)

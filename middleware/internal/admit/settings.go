@@ -32,6 +32,7 @@ type Settings struct {
 	RetryAfter     time.Duration // more than 0
 	ResponseLimit  int           // bytes; 0 or more
 	Docs           string
+	Kind           string // what the protocol calls that which is guarded: "request"
 
 	// Abort is what a handler panics with to end its answer without being at fault, where the
 	// protocol has such a value. It is not logged, and stands for a handler that ended its
@@ -51,7 +52,7 @@ const (
 func Defaults(c *client.Client, docs string) Settings {
 	return Settings{
 		Client: c, Logger: slog.Default(), ReserveTimeout: reserveTimeoutDefault, SettleWait: settleWaitDefault,
-		RetryAfter: retryAfterDefault, ResponseLimit: responseBytesDefault, Docs: docs,
+		RetryAfter: retryAfterDefault, ResponseLimit: responseBytesDefault, Docs: docs, Kind: "request",
 	}
 }
 
