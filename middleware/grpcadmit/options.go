@@ -153,7 +153,8 @@ func WithHandlerTimeout(d time.Duration) Option { return func(g *guard) { g.Hand
 // [client.WithSettleTimeout]. Default: 15 s.
 func WithSettleWait(d time.Duration) Option { return func(g *guard) { g.SettleWait = d } }
 
-// WithRetryAfter is what RetryInfo says where the coordinator says nothing. Default: 1 s.
+// WithRetryAfter is what RetryInfo says where the coordinator says nothing; less than 1 s is 1 s.
+// Default: 1 s.
 func WithRetryAfter(d time.Duration) Option { return func(g *guard) { g.RetryAfter = d } }
 
 // WithStatusCode changes the status code of an answer of the interceptor; its reason stays.
@@ -165,8 +166,8 @@ func WithStatusCode(reason Reason, code codes.Code) Option {
 // page of this package.
 func WithDocs(url string) Option { return func(g *guard) { g.Docs = url } }
 
-// WithLogger is told what no caller hears of, and what its operator must hear of too.
-// Default: slog.Default().
+// WithLogger is told what no caller hears of, and what its operator must hear of too. It names
+// records whole, their keys and principals included, as docs/http.md has it. Default: slog.Default().
 func WithLogger(logger *slog.Logger) Option { return func(g *guard) { g.Logger = logger } }
 
 // check reports what is wrong with the options.

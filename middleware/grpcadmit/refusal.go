@@ -87,6 +87,10 @@ func rows() map[Reason]row {
 	}
 }
 
+// pauseLeast is the shortest pause that a caller is told, that of HTTP's Retry-After: gRPC tries five times
+// at most, and with the coordinator's own, which begin at 100 ms, that would be over before most handlers are.
+const pauseLeast = time.Second
+
 // pushback is the trailer that gRPC's own retries take their pause from, in ms.
 const pushback = "grpc-retry-pushback-ms"
 
@@ -110,8 +114,9 @@ func (g *guard) answer(ctx context.Context, r *refusal.Refusal) error {
 	}
 	details := []protoadapt.MessageV1{info}
 	if r.RetryAfter > 0 {
-		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(r.RetryAfter)})
-		pause := int64(math.Ceil(float64(r.RetryAfter) / float64(time.Millisecond)))
+		after := max(r.RetryAfter, pauseLeast)
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(after)})
+		pause := int64(math.Ceil(float64(after) / float64(time.Millisecond)))
 		// It fails where there is no stream, as in tests of a handler; then nobody retries.
 		_ = grpc.SetTrailer(ctx, metadata.Pairs(pushback, strconv.FormatInt(min(pause, math.MaxInt32), 10)))
 	}

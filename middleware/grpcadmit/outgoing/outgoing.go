@@ -66,6 +66,12 @@ const domain = "grpcadmit.coordinator"
 // UNAVAILABLE, or ABORTED, which is what a guarded server says while the first delivery is in
 // flight. It is for connections to servers that are guarded; name the methods in a config of
 // your own where others are called too.
+//
+// A guarded server asks for a pause of 1 s at least, and for half of the time that the first delivery
+// has taken, up to 5 s: so a duplicate waits for an answer for 3 to 15 s, and gets ABORTED then. For a
+// handler that takes longer, let the server wait inside the call (grpcadmit.WithWait). While the
+// coordinator is away a call takes up to 15 s: four tries of 3 s each (grpcadmit.WithReserveTimeout) and
+// the pauses between them. The call's deadline bounds it all.
 const RetryServiceConfig = `{"methodConfig": [{"name": [{}], "retryPolicy": {
 	"maxAttempts": 4, "initialBackoff": "0.1s", "maxBackoff": "2s", "backoffMultiplier": 2,
 	"retryableStatusCodes": ["UNAVAILABLE", "ABORTED"]}}]}`

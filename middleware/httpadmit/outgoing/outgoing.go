@@ -20,6 +20,10 @@
 // that does not know the header retries are not safe: use WithTries(1), or do not use this.
 // A body that cannot be read again (http.Request.GetBody) is sent once.
 //
+// With the defaults of both halves a request takes up to 15 s while the coordinator is away: four tries,
+// each of which is refused after 3 s (httpadmit.WithReserveTimeout), with a second between them. The
+// request's context, http.Client.Timeout and [WithTries] bound it.
+//
 // Retries that are made outside, by a library that calls http.Client.Do again, keep the
 // key if they use the context of [ContextWithKey] or send the header themselves.
 //
