@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -208,6 +209,7 @@ func callEndpoints[A any](ctx context.Context, c *control, timeout time.Duration
 	var (
 		answer  A
 		gravest reason.Failure
+		tried   = make([]reason.Failure, endpoints) // what each has come to
 		pause   = backoffFirst
 	)
 	for try := 0; ; try++ {
@@ -240,11 +242,14 @@ func callEndpoints[A any](ctx context.Context, c *control, timeout time.Duration
 		if failure.Applied == reason.Maybe {
 			failure.ExitCode = reason.ExitUnavailable // whatever was answered: the outcome is not known
 		}
+		if at := &tried[try%endpoints]; failure.Code != codes.Canceled {
+			*at = graver(*at, failure)
+		}
 		switch failure.Code {
 		case codes.Unavailable:
 			gravest = graver(gravest, failure)
 		case codes.DeadlineExceeded, codes.Canceled:
-			return answer, callError{failure: graver(gravest, failure)}
+			return answer, callError{failure: allTried(graver(gravest, failure), tried)}
 		default:
 			if gravest.Code != codes.OK && gravest.Applied == reason.Maybe && !failure.Reason.Row().OfRecord {
 				failure = gravest
@@ -253,11 +258,36 @@ func callEndpoints[A any](ctx context.Context, c *control, timeout time.Duration
 		}
 		if (try+1)%endpoints == 0 {
 			if !rest(ctx, max(jittered(pause), failure.RetryAfter)) {
-				return answer, callError{failure: gravest}
+				return answer, callError{failure: allTried(gravest, tried)}
 			}
 			pause = min(2*pause, backoffMax)
 		}
 	}
+}
+
+// triedMost is how many endpoints a failure names.
+const triedMost = 8
+
+// allTried returns the failure to report with what each endpoint has come to, in their order: who reads
+// of one may think that it is the only one that is away. What a node has said is an answer, and a doubt
+// is of one delivery: those stay as they are.
+func allTried(of reason.Failure, tried []reason.Failure) reason.Failure {
+	if of.Info || of.Applied == reason.Maybe {
+		return of
+	}
+	var said []string
+	for _, failure := range tried {
+		if failure.Code != codes.OK && !slices.Contains(said, failure.Message) {
+			said = append(said, failure.Message)
+		}
+	}
+	if more := len(said) - triedMost; more > 0 {
+		said = append(said[:triedMost], fmt.Sprintf("and %d more that gave no answer", more))
+	}
+	if len(said) > 1 {
+		of.Message = strings.Join(said, "; ")
+	}
+	return of
 }
 
 // boundOf says which time a call has.

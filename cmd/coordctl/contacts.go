@@ -109,16 +109,18 @@ func (c *contacts) latest() (address string, failed bool) {
 
 // unconnected says why a node has not answered that was not asked, for it was not connected to.
 func (c *control) unconnected(address string) string {
-	return unconnectedInWords(address, c.security.encrypted(), c.contacts.of(address))
+	return unconnectedInWords(address, &c.security, c.contacts.of(address))
 }
 
 // unconnectedInWords is [control.unconnected] for what is known of the node.
-func unconnectedInWords(address string, encrypted bool, known contact) string {
+func unconnectedInWords(address string, with *security, known contact) string {
 	switch why := known.why(); {
 	case why != nil:
 		return "cannot connect to " + address + ": " + rootCause(why)
-	case encrypted:
-		return address + " does not answer as a coordinator: it hangs, is something else, or " + otherCertificate
+	case with.shows():
+		return address + " does not answer as a coordinator: it hangs, is something else, or " + refusesOwn
+	case with.encrypted():
+		return address + " does not answer as a coordinator: it hangs, is something else, or " + wantsAsWithAnyOne
 	}
 	return address + " does not answer as a coordinator: it hangs, is something else, or speaks TLS, as with --" + tlsCAFlag
 }

@@ -49,7 +49,7 @@ func (s *security) credentials(spoken func(address string, err error)) credentia
 	if s.keeper == nil {
 		return insecure.NewCredentials()
 	}
-	return noting{credentials.NewTLS(s.keeper.Client("")), s.keeper, spoken}
+	return noting{credentials.NewTLS(s.keeper.Client("")), s.keeper, spoken, s.shows()}
 }
 
 // watch looks at the files until close: a run may outlast what they hold, and connects again after
@@ -72,6 +72,9 @@ func (s *security) close() {
 
 // encrypted reports whether connections are.
 func (s *security) encrypted() bool { return s.tls || s.files.Given() }
+
+// shows reports whether who asks for a certificate is shown one.
+func (s *security) shows() bool { return s.files.Certificate != "" }
 
 func (c *control) securityFlags(flags *pflag.FlagSet) {
 	on, _ := strconv.ParseBool(environment.Lookup(c.environment, variableOf(tlsFlag))) // what is neither is refused in checkSecurity
@@ -139,25 +142,32 @@ type noting struct {
 	credentials.TransportCredentials // of the beginning; they shake no hands
 	keeper                           *certs.Keeper
 	spoken                           func(address string, err error)
+	shows                            bool // a certificate
 }
 
 // ClientHandshake implements [credentials.TransportCredentials].
 func (n noting) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := credentials.NewTLS(n.keeper.Client("")).ClientHandshake(ctx, authority, raw)
 	if err != nil {
-		n.spoken(authority, unspokenInWords(err))
+		n.spoken(authority, unspokenInWords(err, n.shows))
 		return nil, nil, err
 	}
-	return &notedConn{Conn: conn, spoken: func(err error) { n.spoken(authority, err) }}, info, nil
+	return &notedConn{Conn: conn, shows: n.shows, spoken: func(err error) { n.spoken(authority, err) }}, info, nil
 }
 
 // Clone implements [credentials.TransportCredentials].
 func (n noting) Clone() credentials.TransportCredentials {
-	return noting{n.TransportCredentials.Clone(), n.keeper, n.spoken}
+	return noting{n.TransportCredentials.Clone(), n.keeper, n.spoken, n.shows}
 }
 
-// otherCertificate is what a node has against the certificate that it is shown, or against none.
-const otherCertificate = "asks for another certificate than --" + tlsCertFlag
+// What a node has against the certificate that it is shown, and against none.
+const (
+	wantsCertificate  = "asks for a certificate"
+	refusesOwn        = "does not take the certificate of --" + tlsCertFlag
+	certificateIs     = "one that it takes is signed by its --tls-client-ca, valid now and, if it names what it is for, for clients: clientAuth"
+	noneGiven         = "and none is given with --" + tlsCertFlag
+	wantsAsWithAnyOne = wantsCertificate + ", as with --" + tlsCertFlag
+)
 
 // Why TLS is not spoken with a port.
 var (
@@ -167,8 +177,8 @@ var (
 )
 
 // unspokenInWords is why TLS came to nothing, in words that say what to do where somebody can do
-// something.
-func unspokenInWords(err error) error {
+// something. shows says that a certificate is shown to who asks for one.
+func unspokenInWords(err error, shows bool) error {
 	var (
 		record tls.RecordHeaderError
 		said   = alert(err)
@@ -180,8 +190,10 @@ func unspokenInWords(err error) error {
 		return errNoTLS
 	case said == noProtocol, strings.Contains(err.Error(), "missing selected ALPN property"): // gRPC has no name for it
 		return errUncalled
+	case strings.Contains(said, "certificate") && !shows:
+		return fmt.Errorf("it %s, %s: %s", wantsCertificate, noneGiven, said)
 	case strings.Contains(said, "certificate"):
-		return fmt.Errorf("it %s: %s", otherCertificate, said)
+		return fmt.Errorf("it %s: %s (%s)", refusesOwn, said, certificateIs)
 	}
 	return err
 }
@@ -205,6 +217,7 @@ func alertName(alert error) string { return strings.TrimPrefix(alert.Error(), "t
 type notedConn struct {
 	net.Conn
 	spoken func(error)
+	shows  bool        // a certificate
 	heard  atomic.Bool // something but an alert
 }
 
@@ -215,7 +228,7 @@ func (c *notedConn) Read(into []byte) (int, error) {
 	case n > 0 && !c.heard.Swap(true):
 		c.spoken(nil)
 	case err != nil && alert(err) != "":
-		c.spoken(unspokenInWords(err))
+		c.spoken(unspokenInWords(err, c.shows))
 	}
 	return n, err
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -83,6 +84,10 @@ func TestTLS(t *testing.T) {
 	takesAll := startSecured(t, certs.Files{Certificate: files.Certificate, Key: files.Key})
 	plain := startSecured(t, certs.Files{})
 	uncalled := startProbes(t, files)
+	servers := certs.Files{Certificate: filepath.Join(t.TempDir(), "cert.pem"), Key: filepath.Join(t.TempDir(), "key.pem")}
+	certificate, key := ours.SignFor(t, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, time.Now().Add(time.Hour), "127.0.0.1")
+	certstest.Put(t, servers.Certificate, certificate)
+	certstest.Put(t, servers.Key, key)
 
 	ca := []string{"--tls-ca", files.Authorities}
 	own := []string{"--tls-ca", files.Authorities, "--tls-cert", files.Certificate, "--tls-key", files.Key}
@@ -106,8 +111,9 @@ func TestTLS(t *testing.T) {
 		"TLS to a node without":     {plain, ca, "leave the --tls flags out"},
 		"TLS to the probes' port":   {uncalled, ca, "cannot connect to " + uncalled + ": it is no port for calls"},
 		"plain text to a node with": {takesAll, nil, takesAll + " does not answer as a coordinator: it hangs, is something else, or speaks TLS, as with --tls-ca"},
-		"no certificate":            {asks, ca, "asks for another certificate than --tls-cert"},
-		"another's certificate":     {asks, append(ca, "--tls-cert", stranger.Certificate, "--tls-key", stranger.Key), "asks for another certificate than --tls-cert"},
+		"no certificate":            {asks, ca, "it asks for a certificate, and none is given with --tls-cert: "},
+		"another's certificate":     {asks, append(ca, "--tls-cert", stranger.Certificate, "--tls-key", stranger.Key), "it does not take the certificate of --tls-cert: "},
+		"a server's certificate":    {asks, append(ca, "--tls-cert", servers.Certificate, "--tls-key", servers.Key), "it does not take the certificate of --tls-cert: bad certificate (" + certificateIs},
 	}
 	commands := func(name string) map[string][]string {
 		return map[string][]string{
@@ -174,14 +180,20 @@ func TestWhyTLSIsNotSpoken(t *testing.T) {
 		errPlain.Error():    {tls.RecordHeaderError{Msg: "first record does not look like a TLS handshake"}},
 		errNoTLS.Error():    {io.EOF, fmt.Errorf("read: %w", syscall.ECONNRESET)},
 		errUncalled.Error(): {remote(120), errors.New("credentials: cannot check peer: missing selected ALPN property")},
-		"it asks for another certificate than --tls-cert: certificate required":          {remote(116)},
-		"it asks for another certificate than --tls-cert: unknown certificate authority": {remote(48)},
-		"remote error: tls: internal error":                                              {remote(80)},
+		"it asks for a certificate, and none is given with --tls-cert: certificate required": {remote(116)},
+		"it asks for a certificate, and none is given with --tls-cert: bad certificate":      {remote(42)},
+		"remote error: tls: internal error":                                                  {remote(80)},
 	} {
 		for _, err := range errs {
-			if got := unspokenInWords(err).Error(); got != want {
+			if got := unspokenInWords(err, false).Error(); got != want {
 				t.Errorf("%v: %q, want %q", err, got, want)
 			}
+		}
+	}
+	for said, alert := range map[string]tls.AlertError{"bad certificate": 42, "expired certificate": 45, "unknown certificate authority": 48} {
+		want := "it does not take the certificate of --tls-cert: " + said + " (" + certificateIs + ")"
+		if got := unspokenInWords(remote(alert), true).Error(); got != want {
+			t.Errorf("%q, want %q", got, want)
 		}
 	}
 }
@@ -213,14 +225,16 @@ func TestContacts(t *testing.T) {
 	dial()
 	told(" does not answer as a coordinator: it hangs, is something else, or speaks TLS, as with --tls-ca")
 	c.security.tls = true
-	told(" does not answer as a coordinator: it hangs, is something else, or asks for another certificate than --tls-cert")
+	told(" does not answer as a coordinator: it hangs, is something else, or asks for a certificate, as with --tls-cert")
 	c.contacts.spoken(address, errPlain)
 	dial()
 	c.contacts.spoken("another", nil)
 	told(": " + errPlain.Error())
 	c.contacts.spoken(address, nil)
 	dial()
-	told(" does not answer as a coordinator: it hangs, is something else, or asks for another certificate than --tls-cert")
+	told(" does not answer as a coordinator: it hangs, is something else, or asks for a certificate, as with --tls-cert")
+	c.security.files.Certificate = "cert.pem"
+	told(" does not answer as a coordinator: it hangs, is something else, or does not take the certificate of --tls-cert")
 	_ = listener.Close()
 	dial()
 	c.contacts.spoken("another", nil)
