@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/atmostonce/coordinator/internal/disk"
 	"github.com/atmostonce/coordinator/internal/node"
 	"github.com/atmostonce/coordinator/internal/oneline"
 	"github.com/atmostonce/coordinator/internal/stopsignal"
@@ -45,7 +46,7 @@ func run(arguments []string, environment []string, stdout, stderr io.Writer, rec
 	command.SetOut(lastOutput{stdout, received})
 	command.SetErr(stderr)
 	if err := command.Execute(); err != nil {
-		out.say("coordinator: " + oneline.Of(err.Error()))
+		out.say("coordinator: " + oneline.Of(disk.Once(err).Error()))
 		if code == 0 {
 			code = exitUsage // cobra's own errors are about flags
 		}

@@ -19,6 +19,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/atmostonce/coordinator/internal/disk"
+	"github.com/atmostonce/coordinator/internal/node"
 )
 
 // slow is a node that takes its time to stop.
@@ -222,6 +225,44 @@ func TestErrorsAreOneLineThatATerminalShows(t *testing.T) {
 	}
 	if got, want := stderr.String(), `coordinator: unknown flag: --\x1b[31mred\u202e`+"\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// However many shards of a directory are damaged, what to do is said once, behind all of it.
+func TestWhatToDoAboutDamageIsSaidOnce(t *testing.T) {
+	cfg := node.Default()
+	cfg.DataDir, cfg.Listen, cfg.Shards, cfg.Logger = t.TempDir(), "127.0.0.1:0", 4, slog.New(slog.DiscardHandler)
+	n, err := node.Start(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-n.Ready()
+	if err := n.Stop(context.WithoutCancel(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	var damaged []string
+	for _, shard := range []string{"0000", "0001", "0003"} {
+		path := filepath.Join(cfg.DataDir, "shards", shard, "state.db")
+		if err := os.WriteFile(path, []byte("damage"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		damaged = append(damaged, path)
+	}
+	if err := os.RemoveAll(filepath.Join(cfg.DataDir, "shards", "0002", "state.db")); err != nil {
+		t.Fatal(err)
+	}
+	var stderr bytes.Buffer
+	received := make(chan os.Signal, 2)
+	code := run([]string{"--data-dir", cfg.DataDir, "--listen", cfg.Listen, "--shards", "4"}, nil, io.Discard, &stderr, received)
+	lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")
+	last := lines[len(lines)-1]
+	if code != exitFailed || strings.Count(last, disk.Advice) != 1 || !strings.HasSuffix(last, ": "+disk.Advice) {
+		t.Errorf("exit code %d, %s", code, last)
+	}
+	for _, path := range damaged {
+		if !strings.Contains(last, path) {
+			t.Errorf("%s is not named: %s", path, last)
+		}
 	}
 }
 
