@@ -85,7 +85,7 @@ const looksMax = 1024
 
 // registerPublic adds what only the port for clients has.
 func (n *Node) registerPublic() {
-	server := rpc.Bounded(n.public, rpc.NewCalls(), looksMax)
+	server := rpc.Bounded(n.public, rpc.NewCalls(), looksMax, n.cfg.Logger)
 	healthv1.RegisterHealthServer(server, n.health)
 	n.setHealth(false)
 	reflection.Register(server)

@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"google.golang.org/grpc"
@@ -67,15 +68,16 @@ type Server interface {
 
 // Bounded is a server of which no more calls are under way at a time than may be, those of all
 // the services together that are registered through one with the same Calls. What is refused is
-// counted there.
-func Bounded(server Server, calls *Calls, most int) Server {
-	return bounded{server, calls, int64(most)}
+// counted there, and which connections were ended for it is logged.
+func Bounded(server Server, calls *Calls, most int, logger *slog.Logger) Server {
+	return bounded{server, calls, int64(most), logger}
 }
 
 type bounded struct {
 	Server
-	calls *Calls
-	most  int64
+	calls  *Calls
+	most   int64
+	logger *slog.Logger
 }
 
 // RegisterService implements [grpc.ServiceRegistrar].
@@ -115,6 +117,9 @@ func (b bounded) enter(counted *method) error {
 		return nil
 	}
 	b.calls.underWay.Add(-1)
+	if ended := b.calls.crowd.thin(); ended > 0 {
+		b.logger.Warn("ended connections over which calls were begun and not sent: no more may be under way", "connections", ended, "calls_max", b.most)
+	}
 	err := reason.Error(reason.Overloaded, fmt.Sprintf("as many calls are under way at this node as may be: %d", b.most))
 	if counted != nil {
 		counted.ended(time.Now(), nil, nil, err)

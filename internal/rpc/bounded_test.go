@@ -10,11 +10,13 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/internal/admission"
 	"github.com/atmostonce/coordinator/internal/reason"
 	"github.com/atmostonce/coordinator/internal/rpc"
+	"github.com/atmostonce/coordinator/internal/shard"
 )
 
 // Who begins calls and sends nothing takes no more of a node than may be under way at a time, of
@@ -94,4 +96,56 @@ func TestACallWhoseMessageDoesNotCome(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Who begins calls without end and sends none keeps others out for some seconds at most, and who sends
+// what it begins is not ended for it, however full it is.
+func TestWhoSendsNothingIsEnded(t *testing.T) {
+	const most = 600
+	synctest.Test(t, func(t *testing.T) {
+		n := start(t, "n1", func(cfg *rpc.Config) { cfg.Settings.CallsMax, cfg.Settings.LeaderWait = most, time.Minute })
+		shardOf := func(k string) int { return admission.Identity{Namespace: "default", Key: k}.Shard(shardCount) }
+		free := "free"
+		for shardOf(free) == shardOf("held") {
+			free += "r"
+		}
+		n.shards.At(shardOf("held")).SetLeader(shard.Leader{})
+		listener := bufconn.Listen(1 << 16)
+		n.serve(t, listener)
+		// Well-behaved: calls that wait for a leader.
+		waiting := make(chan error, most/2)
+		for range most / 2 {
+			go func() {
+				_, err := n.coordinator.Reserve(t.Context(), &coordinatorv1.ReserveRequest{Identity: key("held")})
+				waiting <- err
+			}()
+		}
+		synctest.Wait()
+		mute := dialBare(t, listener)
+		for i := range most / 2 {
+			mute.begin(uint32(2*i+1), coordinatorv1.CoordinatorService_Reserve_FullMethodName)
+		}
+		synctest.Wait()
+		began := time.Now()
+		for {
+			_, err := n.coordinator.Reserve(t.Context(), &coordinatorv1.ReserveRequest{Identity: key(free)})
+			if err == nil {
+				break
+			}
+			wantReason(t, err, reason.Overloaded)
+			time.Sleep(100 * time.Millisecond)
+		}
+		if took := time.Since(began); took < 2*time.Second || took > 5*time.Second {
+			t.Errorf("others were kept out for %v", took)
+		}
+		for range most / 2 {
+			wantReason(t, <-waiting, reason.NoLeader)
+		}
+		if took := time.Since(began); took < 40*time.Second {
+			t.Errorf("they have waited for %v", took)
+		}
+		_ = mute.connection.Close()
+		n.server.Stop()
+		_ = n.connection.Close()
+	})
 }

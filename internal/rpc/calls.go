@@ -20,6 +20,7 @@ type Calls struct {
 	session  *method // the streams
 	sessions atomic.Int64
 	underWay atomic.Int64 // [Bounded] counts them
+	crowd    crowd
 }
 
 // method counts the calls of one method.

@@ -46,12 +46,13 @@ func Register(cfg Config, servers ...Server) error {
 	if s.unsent == nil {
 		s.unsent = newUnsent(cfg.Settings.UnsentBytesMax)
 	}
+	s.unsent.logger = s.logger
 	for i, server := range servers {
 		calls := NewCalls()
 		if i < len(cfg.Calls) {
 			calls = cfg.Calls[i]
 		}
-		within := Bounded(server, calls, cfg.Settings.CallsMax)
+		within := Bounded(server, calls, cfg.Settings.CallsMax, s.logger)
 		within.RegisterService(tolerant(coordinatorv1.CoordinatorService_ServiceDesc, s.unsent, s.expected, calls), &coordinatorService{server: s, calls: calls})
 		within.RegisterService(tolerant(coordinatorv1.AdminService_ServiceDesc, s.unsent, s.expected, calls), &adminService{server: s})
 	}

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -57,14 +58,17 @@ func (a *amount) grow(share, by, most int64) bool {
 // unsent bounds the bytes of answers of a node that are not sent yet.
 type unsent struct {
 	amount
-	most int64
+	most   int64
+	logger *slog.Logger
 
 	mu     sync.Mutex // also for what the links have queued
 	links  map[*link]struct{}
 	looked time.Time
 }
 
-func newUnsent(most int64) *unsent { return &unsent{most: most, links: make(map[*link]struct{})} }
+func newUnsent(most int64) *unsent {
+	return &unsent{most: most, logger: slog.New(slog.DiscardHandler), links: make(map[*link]struct{})}
+}
 
 // link is what is known of one connection: what it holds, of which a half of the node's
 // is the most, so that no single client keeps the others from their answers.
@@ -72,6 +76,10 @@ type link struct {
 	amount
 	sessions int    // that are open; the [workers] guard it
 	hangUp   func() // ends the connection
+
+	awaiting atomic.Int64 // calls whose message has not come
+	crowd    atomic.Pointer[crowd]
+	ended    atomic.Bool
 
 	node   atomic.Pointer[unsent] // that has it among its links; nil before it ever was
 	queued map[*held]struct{}     // in gRPC's hands
@@ -254,6 +262,10 @@ func (u *unsent) free() (some bool) {
 	for _, l := range stalled {
 		l.hangUp()
 	}
+	if len(stalled) > 0 {
+		u.logger.Warn("ended connections over which no answers were taken: there was no room for those of others",
+			"connections", len(stalled), "unsent_bytes_max", u.most)
+	}
 	return len(stalled) > 0
 }
 
@@ -313,6 +325,7 @@ func (c *linkedConn) Read(into []byte) (int, error) {
 func (c *linkedConn) Close() error {
 	err := c.raw.Close()
 	c.arriving.Remove(c.raw)
+	c.link.leave()
 	c.link.broken()
 	return err
 }
