@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -19,7 +20,7 @@ const acceptLinesEvery = 10 * time.Second
 // process and some memory, and what a node must open to go on, such as the next segment of
 // a log, is one of the same files: so no more connections are open than may be, and one
 // beyond that is closed at once. What keeps clients out is in the log, and does not fill
-// it. One goroutine accepts.
+// it.
 type clientListener struct {
 	net.Listener
 	most   int64
@@ -82,13 +83,16 @@ func (c *clientConn) Close() error {
 	return c.Conn.Close()
 }
 
-// seldom says something of what happens often. It is for one goroutine.
+// seldom says something of what happens often: every [acceptLinesEvery].
 type seldom struct {
+	mu    sync.Mutex
 	said  time.Time // zero: never
 	times int       // since then
 }
 
 func (s *seldom) say(line func(times int)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.times++
 	if now := time.Now(); s.said.IsZero() || now.Sub(s.said) >= acceptLinesEvery {
 		line(s.times)

@@ -139,7 +139,7 @@ func (n *Node) prepare(ctx context.Context) (err error) {
 	state := n.file.State()
 	n.shards = newShards(state.Shards)
 
-	most := n.clientConnectionsMax(state.Shards, max(len(cfg.Peers), len(state.Members)))
+	most := n.clientConnectionsMax(state.Shards, cfg.nodes(&state))
 	if n.listener, err = listenForClients(cfg, "listen", cfg.Listen, most); err != nil {
 		return err
 	}
@@ -160,6 +160,9 @@ func (n *Node) prepare(ctx context.Context) (err error) {
 	}
 	return n.register()
 }
+
+// nodes is how many nodes there are, by the list of peers or the members that are known.
+func (c *Config) nodes(state *membership.State) int { return max(len(c.Peers), len(state.Members)) }
 
 func listen(cfg *Config, setting, address string) (net.Listener, error) {
 	listener, err := cfg.ListenOn("tcp", address)
@@ -216,7 +219,7 @@ func (n *Node) openPort(state *membership.State, life peer.Life, listener net.Li
 	port.Superseded = n.supersede
 	port.AddressOf = n.membership.Directory().Find
 	port.Logger = n.cfg.Logger
-	port.ConnectionsMax = connectionsMax(state.Shards, max(len(n.cfg.Peers), len(state.Members)))
+	port.ConnectionsMax = connectionsMax(state.Shards, n.cfg.nodes(state))
 	n.port, err = peer.Listen(port)
 	return err
 }

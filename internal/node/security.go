@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net"
 	"strings"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc/credentials"
@@ -88,7 +87,7 @@ func (s security) forClients(logger *slog.Logger) credentials.TransportCredentia
 	if s.clients == nil {
 		return insecure.NewCredentials()
 	}
-	return &loggingCredentials{credentials.NewTLS(s.clients.Server("h2")), logger, &refusals{}}
+	return &loggingCredentials{credentials.NewTLS(s.clients.Server("h2")), logger, &seldom{}}
 }
 
 // loggingCredentials says which connections came to nothing, for want of a certificate most
@@ -96,13 +95,7 @@ func (s security) forClients(logger *slog.Logger) credentials.TransportCredentia
 type loggingCredentials struct {
 	credentials.TransportCredentials
 	logger  *slog.Logger
-	refused *refusals
-}
-
-type refusals struct {
-	mu    sync.Mutex
-	said  time.Time // when it was last said; zero: never
-	count int       // since then
+	refused *seldom
 }
 
 // ServerHandshake implements [credentials.TransportCredentials].
@@ -111,14 +104,9 @@ func (l *loggingCredentials) ServerHandshake(raw net.Conn) (net.Conn, credential
 	if err == nil {
 		return conn, info, nil
 	}
-	r := l.refused
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.count++
-	if now := time.Now(); r.said.IsZero() || now.Sub(r.said) >= acceptLinesEvery {
-		l.logger.Warn("refused a client's connection", "remote", raw.RemoteAddr().String(), "error", err, "refused_since_last_line", r.count)
-		r.said, r.count = now, 0
-	}
+	l.refused.say(func(times int) {
+		l.logger.Warn("refused a client's connection", "remote", raw.RemoteAddr().String(), "error", err, "refused_since_last_line", times)
+	})
 	return nil, nil, err
 }
 

@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/tap"
 
-	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/internal/admission"
 	"github.com/atmostonce/coordinator/internal/reason"
 )
@@ -52,7 +51,7 @@ func (s *server) bound(ctx context.Context, wait time.Duration) (context.Context
 // unary are the full names of the methods that are no streams.
 var unary = func() map[string]bool {
 	names := make(map[string]bool)
-	for _, service := range []grpc.ServiceDesc{coordinatorv1.CoordinatorService_ServiceDesc, coordinatorv1.AdminService_ServiceDesc} {
+	for _, service := range services {
 		for _, method := range service.Methods {
 			names["/"+service.ServiceName+"/"+method.MethodName] = true
 		}

@@ -56,6 +56,9 @@ func Outcomes() []string {
 	return append(names, outcomeOther)
 }
 
+// services are those of this package.
+var services = []grpc.ServiceDesc{coordinatorv1.CoordinatorService_ServiceDesc, coordinatorv1.AdminService_ServiceDesc}
+
 // NewCalls returns one that has counted nothing.
 func NewCalls() *Calls {
 	c := &Calls{methods: make(map[string]*method)}
@@ -68,7 +71,7 @@ func NewCalls() *Calls {
 		c.methods[name] = m
 		return m
 	}
-	for _, service := range []grpc.ServiceDesc{coordinatorv1.CoordinatorService_ServiceDesc, coordinatorv1.AdminService_ServiceDesc} {
+	for _, service := range services {
 		for _, described := range service.Methods {
 			add(described.MethodName)
 		}
