@@ -25,6 +25,15 @@ func (l *logged) to(s *Settings) {
 	s.Logger = slog.New(slog.NewJSONHandler(&l.Buffer, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
+// logging are settings for one node, with a log.
+func logging(t *testing.T) (*cluster.Cluster, *Settings, *logged) {
+	t.Helper()
+	c, log := nodes(t, 1), new(logged)
+	s := settings(t, c, cluster.ClientHost)
+	log.to(s)
+	return c, s, log
+}
+
 // take returns the lines since the last time.
 func (l *logged) take(t *testing.T) (lines []map[string]any) {
 	t.Helper()
@@ -95,10 +104,7 @@ func TestTheLogNamesWhatIsLeftToLapse(t *testing.T) {
 // What is released needs no settling, and what cannot be recorded does.
 func TestTheLogNamesWhatIsNotRecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log logged
-		c := nodes(t, 1)
-		s := settings(t, c, cluster.ClientHost)
-		log.to(s)
+		c, s, log := logging(t)
 		attempt, err := s.Ask(t.Context(), question("released"))
 		if err != nil {
 			t.Fatal(err)
@@ -133,10 +139,7 @@ func TestTheLogNamesWhatIsNotRecorded(t *testing.T) {
 // A caller that hangs up is no fault of the coordinator's.
 func TestTheLogOfARefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log logged
-		c := nodes(t, 1)
-		s := settings(t, c, cluster.ClientHost)
-		log.to(s)
+		c, s, log := logging(t)
 		if _, err := s.Ask(t.Context(), question("first")); err != nil {
 			t.Fatal(err)
 		}
