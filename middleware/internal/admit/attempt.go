@@ -64,9 +64,9 @@ func (s *Settings) Ask(ctx context.Context, q Question) (*Attempt, error) {
 		s.Logger.ErrorContext(ctx, "the coordinator refuses what it is asked for", append(named(identity), "error", err)...)
 	case refusal.Unavailable:
 		level, text := slog.LevelWarn, "a keyed "+s.Kind+" was refused: the coordinator does not admit it"
-		switch {
-		case ctx.Err() == nil || !timeOnly(err):
-		case errors.Is(ctx.Err(), context.Canceled):
+		switch over := ended(ctx); {
+		case over == nil || !timeOnly(err):
+		case errors.Is(over, context.Canceled):
 			level, text = slog.LevelDebug, "the caller of a keyed "+s.Kind+" was gone before the coordinator had answered"
 		default:
 			text = "a keyed " + s.Kind + " was refused: its own deadline came before the coordinator's answer"
@@ -74,6 +74,15 @@ func (s *Settings) Ask(ctx context.Context, q Question) (*Attempt, error) {
 		s.Logger.Log(ctx, level, text, append(named(identity), "error", err)...)
 	}
 	return nil, refused
+}
+
+// ended is why a context has ended, or is about to: a call under it may have ended by the same
+// deadline a moment before the context says so.
+func ended(ctx context.Context) error {
+	if deadline, ok := ctx.Deadline(); ok && ctx.Err() == nil && !time.Now().Before(deadline) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
 }
 
 // timeOnly reports that an error of Reserve says no more than that its time was over: no node was

@@ -172,3 +172,25 @@ func TestTheLogOfARefusal(t *testing.T) {
 		log.one(t, "WARN", "the coordinator does not admit it", "key", "k")
 	})
 }
+
+// due is a context whose deadline has come, and whose timer has not.
+type due struct{ context.Context }
+
+func (due) Deadline() (time.Time, bool) { return time.Now(), true }
+
+// A deadline has come when it has, and not when its timer says so.
+func TestADeadlineThatHasComeIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gone, hangUp := context.WithCancel(t.Context())
+		hangUp()
+		ahead, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
+		defer cancel()
+		for want, ctx := range map[error]context.Context{
+			context.DeadlineExceeded: due{t.Context()}, context.Canceled: due{gone}, nil: ahead,
+		} {
+			if err := ended(ctx); !errors.Is(err, want) {
+				t.Errorf("%v, want %v", err, want)
+			}
+		}
+	})
+}
