@@ -57,11 +57,7 @@ func (n *Node) balance(ctx context.Context) {
 			continue
 		}
 		n.cfg.Logger.Info("leading more than this node's share; handing one shard over", "shard", number, "to", to, "leading", len(led))
-		replica := router.Replica(number)
-		err := replica.TransferLeadership(bounded, to)
-		if err == nil {
-			err = takenOver(bounded, replica, to)
-		}
+		err := router.Replica(number).TransferLeadership(bounded, to)
 		cancel()
 		switch {
 		case ctx.Err() != nil:
@@ -71,25 +67,6 @@ func (n *Node) balance(ctx context.Context) {
 		default:
 			pause := n.declined.note(to, time.Now(), n.cfg.BalanceEvery)
 			n.cfg.Logger.Warn("could not hand a shard over", "shard", number, "to", to, "error", err, "not_again_for", pause)
-		}
-	}
-}
-
-// takenOver waits until a shard that was handed over is led again. That this node does not lead it
-// any more is no word of the one that should.
-func takenOver(ctx context.Context, replica *shard.Replica, by string) error {
-	for {
-		changed := replica.LeaderChanged()
-		switch leader := replica.Leader(); {
-		case leader.Known() && leader.NodeID == by:
-			return nil
-		case leader.Known():
-			return fmt.Errorf("%s leads it", leader.NodeID)
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return fmt.Errorf("nobody leads it: %w", ctx.Err())
 		}
 	}
 }

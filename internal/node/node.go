@@ -67,6 +67,7 @@ type Node struct {
 	failure  error // set before failed is closed
 
 	stopOnce sync.Once
+	closing  chan struct{} // closed before the shards are, by Stop
 	stopped  chan struct{}
 	stopErr  error
 }
@@ -78,7 +79,7 @@ func Start(ctx context.Context, cfg Config) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	n := &Node{cfg: cfg, health: newHealth(), ready: make(chan struct{}), failed: make(chan struct{}), stopped: make(chan struct{})}
+	n := &Node{cfg: cfg, health: newHealth(), ready: make(chan struct{}), failed: make(chan struct{}), closing: make(chan struct{}), stopped: make(chan struct{})}
 	n.freeBytes.Store(-1)
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	if err := n.prepare(ctx); err != nil {
@@ -241,7 +242,8 @@ func (n *Node) register() error {
 		StorageFull: n.storageFull.Load,
 		Space:       n.space,
 		Logger:      n.cfg.Logger,
-		Closing:     n.ctx.Done(),
+		Stopping:    n.ctx.Done(),
+		Closing:     n.closing,
 		Calls:       []*rpc.Calls{rpc.NewCalls(), rpc.NewCalls()},
 	}
 	n.public = n.newServer(n.security.forClients(n.cfg.Logger))

@@ -52,6 +52,10 @@ func (n *Node) stop(ctx context.Context) error {
 	if !wait(ctx, after(n.work.Wait)) {
 		return n.abandon(errors.New("the shards are still being opened, or the disk hangs"))
 	}
+	// As long as the others are open here, calls find their way to where they are led. Then
+	// there is nothing more to hear of, and who waits for a leader is told.
+	n.shards.handOver(ctx)
+	close(n.closing)
 	var failures []error
 	if router := n.shards.router.Load(); router != nil {
 		if err := router.Close(ctx); err != nil {

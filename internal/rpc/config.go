@@ -38,7 +38,10 @@ type Config struct {
 	// Space says how much disk space is free and how much must be, for people; "" where
 	// that is not known. Nil: never known.
 	Space func() string
-	// Closing is closed when the node begins to stop: sessions end then. Nil: never.
+	// Stopping is closed when the node begins to stop: sessions end then. Nil: never.
+	Stopping <-chan struct{}
+	// Closing is closed when the node begins to close its shards, which hear of no leader from
+	// then on: calls that wait for one end then. Nil: never.
 	Closing <-chan struct{}
 	// Calls are what the servers count their calls in, one for each, in the order in which
 	// Register is given them; further ones count for nobody.

@@ -28,6 +28,7 @@ func Register(cfg Config, servers ...Server) error {
 		space:       cfg.Space,
 		codec:       codec,
 		logger:      cfg.Logger,
+		stopping:    cfg.Stopping,
 		closing:     cfg.Closing,
 		unsent:      cfg.unsent,
 		sessions:    newSessionRoom(cfg.Settings.SessionBytesMax),

@@ -38,6 +38,7 @@ type server struct {
 	space       func() string
 	codec       *codec
 	logger      *slog.Logger
+	stopping    <-chan struct{}
 	closing     <-chan struct{}
 	unsent      *unsent
 	sessions    sessionRoom
@@ -162,6 +163,8 @@ func (s *server) leader(ctx context.Context, replica Replica, forwarded bool) (s
 		select {
 		case <-changed:
 		case <-timer.C:
+			return replica.Leader(), nil
+		case <-s.closing:
 			return replica.Leader(), nil
 		case <-ctx.Done():
 			// Nothing was asked of anybody yet, so this may be said for sure.

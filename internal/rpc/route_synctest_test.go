@@ -18,6 +18,26 @@ import (
 	"github.com/atmostonce/coordinator/internal/shard"
 )
 
+// A node that closes its shards hears of no leader: who waits for one is told so at once.
+func TestWaitingForALeaderWhereTheShardsClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		closing := make(chan struct{})
+		n := start(t, "n1", func(cfg *rpc.Config) { cfg.Closing = closing })
+		n.shards.All(func(r *rpctest.Replica) { r.SetLeader(shard.Leader{}) })
+		time.AfterFunc(time.Second, func() { close(closing) })
+		for _, wait := range []time.Duration{time.Second, 0} {
+			begin := time.Now()
+			_, err := n.coordinator.Reserve(withTimeout(t), &coordinatorv1.ReserveRequest{Identity: key("k")})
+			wantReason(t, err, reason.NoLeader)
+			if took := time.Since(begin); took != wait {
+				t.Errorf("it took %v, not %v", took, wait)
+			}
+		}
+		n.server.Stop()
+		_ = n.connection.Close()
+	})
+}
+
 // A call waits for a leader a while, and no longer than it should.
 func TestWaitingForALeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

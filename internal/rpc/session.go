@@ -114,7 +114,7 @@ func (s *coordinatorService) Session(stream grpc.BidiStreamingServer[coordinator
 		return err
 	case <-x.stalled:
 		return stalled()
-	case <-s.closing:
+	case <-s.stopping:
 		err = reason.Error(reason.ShuttingDown, "")
 	}
 	x.finish()

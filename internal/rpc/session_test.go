@@ -287,7 +287,7 @@ func TestSessionThatIsMisused(t *testing.T) {
 func TestSessionEndsWithTheNode(t *testing.T) {
 	closing := make(chan struct{})
 	n := start(t, "n1", func(cfg *rpc.Config) {
-		cfg.Closing = closing
+		cfg.Stopping = closing
 		leaderless(cfg)
 	})
 	s := openSession(t, n.coordinator)

@@ -145,7 +145,9 @@ func (r *Replica) replicaStatus(f raftfsm.Follower, last uint64) ReplicaStatus {
 }
 
 // TransferLeadership hands the shard over to a node, or to the one that is furthest
-// along where the name is "". It returns an error where this replica does not lead.
+// along where the name is "", and waits until this node knows that another leads. It returns
+// an error where this replica does not lead, and where within successionMax nobody does, or
+// somebody who was not asked for.
 func (r *Replica) TransferLeadership(ctx context.Context, toNode string) error {
 	var to raft.ServerID
 	if toNode != "" {
@@ -161,7 +163,35 @@ func (r *Replica) TransferLeadership(ctx context.Context, toNode string) error {
 			return nil
 		}
 	}
-	return r.actor.Handover(ctx, to)
+	if err := r.actor.Handover(ctx, to); err != nil {
+		return err
+	}
+	return r.succeeded(ctx, to)
+}
+
+// successionMax is about what it takes to elect a leader where the one that was asked to take
+// over does not.
+const successionMax = 2 * time.Second
+
+// succeeded waits until a shard that was handed over is led again, by the one that was asked for
+// where that is not "". That this replica does not lead any more is no word of the one that should.
+func (r *Replica) succeeded(ctx context.Context, by raft.ServerID) error {
+	ctx, cancel := context.WithTimeout(ctx, successionMax)
+	defer cancel()
+	for {
+		changed := r.LeaderChanged()
+		switch leader := r.Leader(); {
+		case leader.Known() && (leader.ServerID == string(by) || by == "" && !leader.Self):
+			return nil
+		case leader.Known():
+			return fmt.Errorf("%s leads it", leader.NodeID)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("nobody leads it: %w", ctx.Err())
+		}
+	}
 }
 
 // ErrNoSuchReplica reports that a node named by the caller has no replica of the shard.
@@ -170,12 +200,7 @@ var ErrNoSuchReplica = errors.New("shard: no such replica")
 // Group is the Raft group, for membership changes.
 func (r *Replica) Group() *raftfsm.Group { return r.group }
 
-// close hands the shard over if this replica leads it, and closes it.
+// close answers whoever waits, and closes the replica.
 func (r *Replica) close(ctx context.Context) error {
-	if r.Leads() {
-		// Best effort: a single node has nobody to give it to, and the clock is
-		// written down in any case.
-		_ = r.actor.Handover(ctx, "")
-	}
 	return errors.Join(r.actor.Stop(ctx), r.group.Close(ctx))
 }

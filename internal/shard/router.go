@@ -206,9 +206,9 @@ func (r *Router) Call(to Leader) (grpc.ClientConnInterface, error) {
 	return conn, nil
 }
 
-// Close hands over what this node leads, answers whoever is waiting, and closes every
-// replica. Where the context ends first the rest is done without waiting. Calls that were
-// forwarded go on until [Router.Disconnect], and no others are.
+// Close answers whoever is waiting, and closes every replica: what this node leads should have
+// been handed over. Where the context ends first the rest is done without waiting. Calls that
+// were forwarded go on until [Router.Disconnect], and no others are.
 func (r *Router) Close(ctx context.Context) error {
 	failures := make([]error, len(r.replicas))
 	var closing sync.WaitGroup
