@@ -145,7 +145,8 @@
 // of a new term there could set the term back to its own after the main loop had gone
 // further. Here only a heartbeat of the follower's present term goes that way, and the term
 // is not raised while it does (terms.go): all that could change the term goes through the
-// main loop.
+// main loop. Nor does any pass who has been told to take over: it would make a follower of
+// the candidate before that has asked for a vote.
 //
 // # Sent ahead: a follower writes while the leader does
 //

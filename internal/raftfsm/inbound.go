@@ -59,6 +59,9 @@ func (i *inbound) deliver(rpc raft.RPC) bool {
 		refuse(rpc, err)
 		return true
 	}
+	if _, ok := rpc.Command.(*raft.TimeoutNowRequest); ok {
+		i.terms.stand()
+	}
 	select {
 	case i.consumer <- rpc:
 		return true

@@ -47,6 +47,42 @@ func TestTheTermIsNotRaisedWhileAHeartbeatPasses(t *testing.T) {
 	}
 }
 
+// A follower that is told to stand for election: a heartbeat of its leader that came before is
+// through by then, and none passes raft's main loop any more, which would be made a follower
+// again before it has asked for a vote.
+func TestNoHeartbeatPassesWhoIsToldToStand(t *testing.T) {
+	way := inbound{runs: &running{began: make(chan struct{})}, terms: &terms{}, consumer: make(chan raft.RPC, 1)}
+	way.runs.begin(&raft.Raft{}) // a follower in term 0
+	heartbeat := raft.RPC{Command: &raft.AppendEntriesRequest{Term: 0}}
+	told := make(chan struct{})
+	passed := way.pass(heartbeat, func(raft.RPC) {
+		go func() {
+			defer close(told)
+			way.deliver(raft.RPC{Command: &raft.TimeoutNowRequest{}})
+		}()
+		for len(way.consumer) == 0 && way.terms.passing.TryRLock() { // until it waits, or is there
+			way.terms.passing.RUnlock()
+			runtime.Gosched()
+		}
+		if len(way.consumer) != 0 {
+			t.Error("raft is told to stand while a heartbeat passes")
+		}
+	})
+	<-told
+	if !passed || len(way.consumer) != 1 {
+		t.Errorf("the heartbeat before passed: %v; raft was told to stand: %d times", passed, len(way.consumer))
+	}
+	if way.pass(heartbeat, func(raft.RPC) {}) {
+		t.Error("a heartbeat passes who is told to stand")
+	}
+	if err := way.terms.note(1, func() error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if !way.terms.during(1, func() bool { return true }) {
+		t.Error("heartbeats do not pass in the next term")
+	}
+}
+
 func TestATermNeverGoesBack(t *testing.T) {
 	dir := t.TempDir()
 	log, _, err := testLog(t, dir, 0, 0)
