@@ -94,17 +94,37 @@ type victim struct {
 	process bool
 }
 
+// segmentsOf are the files of a shard's log, in order.
+func segmentsOf(t *testing.T, dir, shard string) []string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, "shards", shard, "log", "*.wal"))
+	must(t, err)
+	slices.Sort(found)
+	return found
+}
+
+// awaitSealed waits, for a minute at most, until the logs of both shards have a segment that is
+// sealed: how long that takes is the machine's to say.
+func awaitSealed(t *testing.T, dir string) {
+	t.Helper()
+	for range 1200 {
+		if len(segmentsOf(t, dir, "0000")) >= 2 && len(segmentsOf(t, dir, "0001")) >= 2 {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
 // victims finds one file of each kind.
 func victims(t *testing.T, dir string) []victim {
 	t.Helper()
 	segments := func(shard string) []string {
-		found, err := filepath.Glob(filepath.Join(dir, "shards", shard, "log", "*.wal"))
-		must(t, err)
-		slices.Sort(found)
+		found := segmentsOf(t, dir, shard)
 		if len(found) < 2 {
 			t.Fatalf("shard %s has the segments %q; a sealed one and the last are needed", shard, found)
 		}
 		for i := range found {
+			var err error
 			found[i], err = filepath.Rel(dir, found[i])
 			must(t, err)
 		}
@@ -147,6 +167,7 @@ func TestDamagedFiles(t *testing.T) {
 	w := startWorkers(b, (&recording{cluster: c}).conns(), 6, seed)
 	n := c.Nodes[0]
 	time.Sleep(1500 * time.Millisecond)
+	awaitSealed(t, n.Dir)
 	must(t, w.stop())
 	// Killed: the end of the log is not in the state yet.
 	must(t, n.Kill())
