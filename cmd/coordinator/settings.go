@@ -89,7 +89,7 @@ func table(o *options) []section {
 			{"retention-default", "Retention of a Reserve that names none.", duration{&c.Calls.RetentionDefault, admission.RetentionMin, admission.RetentionMax}},
 			{"extend-span", "How long after its grant an attempt's deadline may be moved to.", duration{&c.Calls.ExtendSpan, admission.PendingTTLMin, 365 * day}},
 			{"wanted-for-default", "How long a call without a deadline is worked on, beyond the time that it asks to wait.", duration{&c.Calls.WantedForDefault, 100 * time.Millisecond, 10 * time.Minute}},
-			{"leader-wait", "How long a call waits for its shard to have a leader before it is answered NO_LEADER.", duration{&c.Calls.LeaderWait, 0, time.Minute}},
+			{"leader-wait", "How long a call that comes while its shard has no leader waits for one before it is answered NO_LEADER.", duration{&c.Calls.LeaderWait, 0, time.Minute}},
 			{"status-wait", "How long a listing of the shards waits for other nodes before it shows what this one knows.", duration{&c.Calls.StatusWait, time.Millisecond, time.Minute}},
 		}},
 		{"Limits", []setting{

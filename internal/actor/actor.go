@@ -39,6 +39,7 @@ type Actor struct {
 	parked    parked
 	dirty     []admission.Identity // their waiters are to be looked at
 	paused    bool                 // a handover is under way: propose nothing
+	handovers []func()             // begin those that wait
 	stopping  bool
 }
 
@@ -90,18 +91,36 @@ func (a *Actor) Mailbox() (calls int, bytes int64) { return a.mailbox.depth() }
 // Waiters is the number of calls that wait for another attempt to end.
 func (a *Actor) Waiters() int { return int(a.waiting.Load()) }
 
+// handoversMax bounds the handovers that wait to be begun.
+const handoversMax = 16
+
 // Handover writes down the clock and gives leadership to the given replica, or to
 // the one that is furthest along where it is "". Meanwhile calls queue up; when it
-// fails they go on here.
+// fails they go on here. It waits for another one that is under way, and for the first entry
+// of a term. An error of Raft's, the context's and [ErrOutcomeUnknown] leave open who leads.
 func (a *Actor) Handover(ctx context.Context, to raft.ServerID) error {
 	failed := make(chan error, 1)
-	err := a.do(ctx, func() {
-		if a.lead == nil || !a.lead.serving || a.paused {
+	begun := false // the loop's; others look at it once that has ended
+	var begin func()
+	begin = func() {
+		wait := a.paused || a.lead != nil && !a.lead.serving
+		switch {
+		case ctx.Err() != nil:
+			failed <- ctx.Err()
+		case wait && len(a.handovers) < handoversMax:
+			a.handovers = append(a.handovers, begin)
+		case wait || a.lead == nil:
 			failed <- ErrNoLeader
-			return
+		default:
+			begun, a.paused = true, true
+			a.propose(&proposal{whenDone: func() { go a.transfer(to, failed) }})
 		}
-		a.paused = true
-		a.propose(&proposal{whenDone: func() { go a.transfer(to, failed) }})
+	}
+	err := a.do(ctx, func() {
+		if a.lead == nil { // it may lead, and have to be told
+			a.reconsider()
+		}
+		begin()
 	})
 	if err != nil {
 		return err
@@ -112,6 +131,9 @@ func (a *Actor) Handover(ctx context.Context, to raft.ServerID) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-a.done:
+		if begun { // Raft goes on with it
+			return ErrOutcomeUnknown
+		}
 		return ErrShuttingDown
 	}
 }
@@ -122,8 +144,19 @@ func (a *Actor) transfer(to raft.ServerID, failed chan<- error) {
 	_ = a.do(context.Background(), func() {
 		a.paused = false
 		a.reconsider()
+		a.beginHandovers()
 	})
 	failed <- err
+}
+
+// beginHandovers is called when what they wait for is over. The first is begun, and the others wait
+// for that; or all of them are refused.
+func (a *Actor) beginHandovers() {
+	waiting := a.handovers
+	a.handovers = nil
+	for _, begin := range waiting {
+		begin()
+	}
 }
 
 // Stop refuses every call that was not proposed, waits until what was proposed has

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -29,6 +30,7 @@ func TestCountsOfEntries(t *testing.T) {
 				t.Errorf("got %v, want %v", err, want)
 			}
 		}
+		synctest.Wait() // an entry is counted once its calls have been told
 		if n := s.Counts(); n.Failed != 2 || overloadsOf(s.Actor, "log") != 1 {
 			t.Errorf("%+v", n)
 		}

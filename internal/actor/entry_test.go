@@ -662,6 +662,76 @@ func TestAHandoverThatFailsKeepsTheOpenEntry(t *testing.T) {
 	})
 }
 
+// A handover that is asked for while one is under way waits for that. Where the actor ends
+// meanwhile, the one that was begun may be carried out yet, and the one that waited is not.
+func TestAHandoverWaitsForAnother(t *testing.T) {
+	withEntries(t, nil, func(t *testing.T, s *testShard, g *entries) {
+		refused, handed := errors.New("the other one declines"), 0
+		g.transfer = func() error {
+			time.Sleep(5 * time.Second)
+			if handed++; handed < 3 {
+				return refused
+			}
+			g.depose(true)
+			return nil
+		}
+		began := time.Now()
+		results := make(chan error, 20)
+		impatient, leave := context.WithTimeout(t.Context(), time.Second)
+		defer leave()
+		hand := func(ctx context.Context) {
+			go func() { results <- s.Handover(ctx, "another") }()
+			synctest.Wait()
+		}
+		hand(t.Context())
+		hand(impatient) // is begun no more once it has gone
+		hand(t.Context())
+		hand(t.Context())
+		hand(t.Context())
+		for i, want := range []error{context.DeadlineExceeded, refused, refused} {
+			if err := <-results; !errors.Is(err, want) {
+				t.Errorf("handover %d: %v, want %v", i, err, want)
+			}
+		}
+		if errs := errors.Join(<-results, <-results); errs == nil || errs.Error() != ErrNoLeader.Error() {
+			t.Errorf("the one that was handed over, and the one after it: %v", errs)
+		}
+		if took := time.Since(began); took != 15*time.Second || handed != 3 {
+			t.Errorf("handed over %d times in %v", handed, took)
+		}
+	})
+	withEntries(t, nil, func(t *testing.T, s *testShard, g *entries) {
+		g.transfer = func() error {
+			time.Sleep(5 * time.Second)
+			return nil
+		}
+		results := make(chan error, handoversMax+2)
+		for range handoversMax + 2 {
+			go func() { results <- s.Handover(t.Context(), "another") }()
+			synctest.Wait()
+		}
+		if err := <-results; !errors.Is(err, ErrNoLeader) {
+			t.Errorf("one more than may wait: %v", err)
+		}
+		if err := s.Stop(t.Context()); err != nil {
+			t.Error(err)
+		}
+		unknown := 0
+		for range handoversMax + 1 {
+			switch err := <-results; {
+			case errors.Is(err, ErrOutcomeUnknown):
+				unknown++
+			case !errors.Is(err, ErrShuttingDown):
+				t.Error(err)
+			}
+		}
+		if unknown != 1 {
+			t.Errorf("%d handovers may have been carried out, and one was begun", unknown)
+		}
+		time.Sleep(time.Minute) // for the one that Raft goes on with
+	})
+}
+
 // Invariant 5, where entries wait.
 func TestWaitersKeepTheirOrderInTheOpenEntry(t *testing.T) {
 	withEntries(t, func(c *Config) { c.ProposalWithin = time.Hour }, func(t *testing.T, s *testShard, g *entries) {

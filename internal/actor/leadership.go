@@ -72,6 +72,7 @@ func (a *Actor) serve() {
 	a.lead.noted, a.lead.base = clock.Noted, time.Now()
 	a.lead.serving = true
 	a.cfg.Logger.Info("leading", "term", a.lead.term, "clock", time.Duration(clock.Noted))
+	a.beginHandovers()
 }
 
 // stepDown empties every queue with an error that says that nothing was applied.
@@ -92,6 +93,7 @@ func (a *Actor) stepDown(refuse error) {
 	a.waiting.Store(0)
 	a.dirty = nil
 	a.answers.fail(refuse)
+	a.beginHandovers()
 }
 
 func failAll(calls []*call, err error) {

@@ -64,12 +64,13 @@ func (s *shards) Call(leader shard.Leader) (grpc.ClientConnInterface, error) {
 	return nil, actor.ErrNoLeader
 }
 
-// handOver gives the shards that are led here to others, where there are some.
-func (s *shards) handOver(ctx context.Context) {
+// giveUp gives the shards that are led here to others, where there are some, and takes over no
+// other any more. It is best effort, as is all that comes before the end of a stop.
+func (s *shards) giveUp(ctx context.Context) {
 	var giving sync.WaitGroup
 	for i := range s.each {
-		if replica := s.each[i].replica.Load(); replica != nil && replica.Leads() {
-			giving.Go(func() { _ = replica.TransferLeadership(ctx, "") }) // best effort, as in any stop
+		if replica := s.each[i].replica.Load(); replica != nil {
+			giving.Go(func() { replica.GiveUp(ctx) })
 		}
 	}
 	giving.Wait()

@@ -44,17 +44,21 @@ func (n *Node) stop(ctx context.Context) error {
 	drained := after(draining.Wait)
 	n.arriving.Close() // the servers wait for them, and tell nobody before that they drain
 
-	// What opens the shards cannot be interrupted; the rest ends at once. Those that are open
-	// already, and led here, are for others to serve meanwhile.
-	if n.shards.router.Load() == nil {
-		n.shards.handOver(ctx)
-	}
+	// As long as all are open here, calls find their way through this node to where they are led.
+	// A disk that hangs keeps the clock from being written down: that is not waited for all the
+	// time that there is.
+	bounded, given := context.WithTimeout(ctx, n.cfg.StopTimeout/2)
+	defer given()
+	opening := n.shards.router.Load() == nil
+	n.shards.giveUp(bounded)
+	// What opens the shards cannot be interrupted; the rest ends at once.
 	if !wait(ctx, after(n.work.Wait)) {
 		return n.abandon(errors.New("the shards are still being opened, or the disk hangs"))
 	}
-	// As long as the others are open here, calls find their way to where they are led. Then
-	// there is nothing more to hear of, and who waits for a leader is told.
-	n.shards.handOver(ctx)
+	if opening { // there may be more of them by now
+		n.shards.giveUp(bounded)
+	}
+	// From here on there is nothing more to hear of: who waits for a leader is told.
 	close(n.closing)
 	var failures []error
 	if router := n.shards.router.Load(); router != nil {

@@ -1,9 +1,11 @@
 package raftfsm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -139,15 +141,15 @@ func (g *Group) Indexes() (applied, commit, last uint64) {
 // LogBytes returns the bytes of the log's files, which are allocated by 8 MiB.
 func (g *Group) LogBytes() int64 { return g.log.bytes() }
 
-// TransferLeadership hands leadership to the given server, or with "" to the one
-// that is furthest. It returns once another leads, or after an error within about
-// two Elections. Meanwhile proposals are turned away.
+// TransferLeadership hands leadership to the given server, or with "" to the first of
+// [Group.Successors]. It returns once this one does not lead any more, or after an error
+// within about two Elections. Meanwhile proposals are turned away.
 //
 // A server that has not answered for an Election is refused at once: raft would turn
 // proposals away until that server is back.
 func (g *Group) TransferLeadership(to raft.ServerID) error {
 	return g.change(func() (raft.Future, error) {
-		target, err := successor(g.Followers(), to, time.Now().Add(-g.cfg.Timing.Election))
+		target, err := successor(g.Followers(), to, g.lately())
 		if err != nil {
 			return nil, err
 		}
@@ -155,31 +157,59 @@ func (g *Group) TransferLeadership(to raft.ServerID) error {
 	})
 }
 
-// successor picks the voter to hand leadership to: the one that is asked for, or with ""
-// the one that is furthest, the latest to answer of those. It must have answered
-// since.
-func successor(followers []Follower, to raft.ServerID, since time.Time) (picked Follower, err error) {
-	for _, f := range followers {
-		switch {
-		case to != "" && f.ID != to:
-		case !f.Voter && to != "":
-			return picked, fmt.Errorf("server %q has no vote", to)
-		case f.LastContact.Before(since) && to != "":
-			return picked, fmt.Errorf("server %q has not answered lately", to)
-		case !f.Voter || f.LastContact.Before(since):
-		case picked.ID == "", f.MatchIndex > picked.MatchIndex,
-			f.MatchIndex == picked.MatchIndex && f.LastContact.After(picked.LastContact):
-			picked = f
-		}
+// Successors are the servers that leadership may be handed to: voters that have answered lately,
+// the furthest first, and of those the latest to answer.
+func (g *Group) Successors() []raft.ServerID {
+	var ids []raft.ServerID
+	for _, f := range successors(g.Followers(), g.lately()) {
+		ids = append(ids, f.ID)
 	}
-	switch {
-	case picked.ID != "":
-		return picked, nil
-	case to != "":
-		return picked, fmt.Errorf("server %q is not in the group", to)
-	}
-	return picked, errors.New("no other voter has answered lately")
+	return ids
 }
+
+// Decline has this replica take over from nobody any more: who tries to hand leadership to it is
+// refused, and goes on leading. It is for a replica that is about to be closed.
+func (g *Group) Decline() { g.transport.in.declines.Store(true) }
+
+// lately is since when a server must have answered to be handed leadership.
+func (g *Group) lately() time.Time { return time.Now().Add(-g.cfg.Timing.Election) }
+
+// successors are the followers that leadership may be handed to, in the order of
+// [Group.Successors].
+func successors(followers []Follower, since time.Time) []Follower {
+	voters := slices.DeleteFunc(slices.Clone(followers), func(f Follower) bool { return !f.Voter || f.LastContact.Before(since) })
+	slices.SortStableFunc(voters, func(a, b Follower) int {
+		return cmp.Or(cmp.Compare(b.MatchIndex, a.MatchIndex), b.LastContact.Compare(a.LastContact))
+	})
+	return voters
+}
+
+// successor picks the voter to hand leadership to: the one that is asked for, or with "" the
+// first of all. It must have answered since.
+func successor(followers []Follower, to raft.ServerID, since time.Time) (Follower, error) {
+	voters := successors(followers, since)
+	if to == "" {
+		if len(voters) == 0 {
+			return Follower{}, fmt.Errorf("%w of any other voter", ErrNotAnswering)
+		}
+		return voters[0], nil
+	}
+	named := func(f Follower) bool { return f.ID == to }
+	if i := slices.IndexFunc(voters, named); i >= 0 {
+		return voters[i], nil
+	}
+	switch i := slices.IndexFunc(followers, named); {
+	case i < 0:
+		return Follower{}, fmt.Errorf("server %q is not in the group", to)
+	case !followers[i].Voter:
+		return Follower{}, fmt.Errorf("server %q has no vote", to)
+	}
+	return Follower{}, fmt.Errorf("%w: server %q", ErrNotAnswering, to)
+}
+
+// ErrNotAnswering reports that nothing was handed over, because whoever was to take over has not
+// answered for an Election.
+var ErrNotAnswering = errors.New("no answer lately")
 
 // Settled returns the group's configuration once it is committed. It returns an error where
 // this replica does not lead, or stops to lead meanwhile.

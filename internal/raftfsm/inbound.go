@@ -1,8 +1,10 @@
 package raftfsm
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 )
@@ -23,6 +25,7 @@ type inbound struct {
 	// with that and goes no further.
 	accept   func(*raft.AppendEntriesRequest) error
 	terms    *terms
+	declines atomic.Bool // takes over from nobody
 	consumer chan raft.RPC
 	done     chan struct{} // closed at the end of forward
 }
@@ -60,6 +63,10 @@ func (i *inbound) deliver(rpc raft.RPC) bool {
 		return true
 	}
 	if _, ok := rpc.Command.(*raft.TimeoutNowRequest); ok {
+		if i.declines.Load() {
+			rpc.Respond(nil, errDeclines)
+			return true
+		}
 		i.terms.stand()
 	}
 	select {
@@ -70,6 +77,9 @@ func (i *inbound) deliver(rpc raft.RPC) bool {
 		return false
 	}
 }
+
+// errDeclines is what who hands over to a replica is told that is about to be closed.
+var errDeclines = errors.New("this replica is about to be closed, and takes over from nobody")
 
 // setHeartbeatHandler sets raft's handler, which is called beside its main loop.
 func (i *inbound) setHeartbeatHandler(handle func(raft.RPC)) {

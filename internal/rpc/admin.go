@@ -178,7 +178,7 @@ func (s *adminService) TransferLeadership(ctx context.Context, request *coordina
 				return response, nil
 			}
 			if err := replica.TransferLeadership(ctx, to); err != nil {
-				return nil, s.transferFault(number, err)
+				return nil, s.transferFault(number, to, err)
 			}
 			response.Shards = []uint32{request.GetShard()}
 			return response, nil
@@ -209,7 +209,7 @@ func (s *adminService) transferAll(ctx context.Context, to string, members int) 
 		}
 		if err := replica.TransferLeadership(ctx, to); err != nil {
 			if failed == nil || reason.Of(failed).Applied == reason.No { // a doubt stays
-				failed = s.transferFault(i, err)
+				failed = s.transferFault(i, to, err)
 			}
 			continue
 		}
@@ -226,9 +226,14 @@ func (s *adminService) transferAll(ctx context.Context, to string, members int) 
 
 // transferFault says what kept a shard from being handed over. An operator is helped
 // by the replica's own words.
-func (s *server) transferFault(number int, err error) error {
-	if errors.Is(err, shard.ErrNoSuchReplica) {
+func (s *server) transferFault(number int, to string, err error) error {
+	switch {
+	case errors.Is(err, shard.ErrNoSuchReplica):
 		return invalid("to_node", "names a node that has no replica of shard %d", number)
+	case errors.Is(err, shard.ErrNotAnswering) && to != "":
+		return invalid("to_node", "names %s, which does not answer the leader of shard %d", to, number)
+	case errors.Is(err, shard.ErrNotAnswering):
+		return reason.Error(reason.NoLeader, fmt.Sprintf("nobody else answers the leader of shard %d: it goes on leading", number))
 	}
 	if named := s.namedFault(err); named != nil {
 		return named

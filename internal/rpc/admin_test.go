@@ -238,10 +238,18 @@ func TestHandovers(t *testing.T) {
 		_, err = n1.admin.TransferLeadership(withTimeout(t), &coordinatorv1.TransferLeadershipRequest{Shard: &one, ToNode: "n1"})
 		wantReason(t, err, want)
 	}
+	// Whoever was to take over does not answer: nothing was tried, and that is what is said.
+	n2.shards.All(func(r *rpctest.Replica) { r.Fail(fmt.Errorf("%w: server", shard.ErrNotAnswering)) })
+	_, err := n2.admin.TransferLeadership(withTimeout(t), &coordinatorv1.TransferLeadershipRequest{Shard: &one})
+	wantReason(t, err, reason.NoLeader)
+	_, err = n1.admin.TransferLeadership(withTimeout(t), &coordinatorv1.TransferLeadershipRequest{Shard: &one, ToNode: "n1"})
+	if got := wantReason(t, err, reason.InvalidArgument); got.Message != "to_node names n1, which does not answer the leader of shard 1" {
+		t.Errorf("said: %s", got.Message)
+	}
 	// What was handed over was so, whatever came of the others.
 	n2.shards.All(func(r *rpctest.Replica) { r.Fail(nil) })
 	n2.shards.At(1).Fail(actor.ErrNoLeader)
-	_, err := n2.admin.TransferLeadership(withTimeout(t), &coordinatorv1.TransferLeadershipRequest{})
+	_, err = n2.admin.TransferLeadership(withTimeout(t), &coordinatorv1.TransferLeadershipRequest{})
 	if got := wantReason(t, err, reason.OutcomeUnknown); got.Message != "not all were handed over, only shards 0, 2: the shard has no leader that can be reached" {
 		t.Errorf("said: %s", got.Message)
 	}

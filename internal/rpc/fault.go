@@ -86,7 +86,7 @@ func (s *server) noRoom() error {
 
 // outcome turns what became of a forwarded call into what the caller is told. sent
 // says that the call may have reached the other node.
-func outcome(ctx context.Context, err error, sent, reads bool) error {
+func (s *server) outcome(ctx context.Context, err error, sent, reads bool) error {
 	failure := reason.Of(err)
 	switch {
 	case failure.Info:
@@ -98,7 +98,17 @@ func outcome(ctx context.Context, err error, sent, reads bool) error {
 	case !sent:
 		return reason.Error(reason.NoLeader, "the shard's leader cannot be reached from this node")
 	case reads:
-		return reason.Error(reason.NoLeader, "the shard's leader did not answer this node")
+		return reason.Error(reason.NoLeader, s.silence())
 	}
-	return reason.Error(reason.OutcomeUnknown, "the shard's leader was asked and did not answer this node")
+	return reason.Error(reason.OutcomeUnknown, s.silence())
+}
+
+// silence says whose fault it is that the shard's leader was asked and gave no answer.
+func (s *server) silence() string {
+	select {
+	case <-s.closing:
+		return "this node stops, and the shard's leader had yet to answer it"
+	default:
+		return "the shard's leader was asked and did not answer this node"
+	}
 }

@@ -192,7 +192,7 @@ func forward[A any](ctx context.Context, s *server, replica Replica, leader shar
 	)
 	answer, err = call.there(outgoing, connection, grpc.Peer(&to), grpc.Header(&header), grpc.ForceCodecV2(codecOfMessages()))
 	if err != nil {
-		err = outcome(ctx, err, to.Addr != nil, call.reads)
+		err = s.outcome(ctx, err, to.Addr != nil, call.reads)
 	}
 	clientAddress = leader.ClientAddress
 	if told := header.Get(LeaderKey); len(told) > 0 {

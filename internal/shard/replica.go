@@ -169,33 +169,71 @@ func (r *Replica) TransferLeadership(ctx context.Context, toNode string) error {
 	return r.succeeded(ctx, to)
 }
 
-// successionMax is about what it takes to elect a leader where the one that was asked to take
-// over does not.
-const successionMax = 2 * time.Second
+// GiveUp is TransferLeadership for a replica that is about to be closed: it takes over from nobody
+// any more, and where it leads it hands over to whoever takes it. What comes of that is not told.
+func (r *Replica) GiveUp(ctx context.Context) {
+	r.group.Decline()
+	if leader, _ := r.awaitLeader(ctx, takeoverMax); !leader.Self {
+		return
+	}
+	successors := r.group.Successors()
+	if len(successors) == 0 {
+		successors = []raft.ServerID{""} // nobody: the clock is written down in any case
+	}
+	for _, to := range successors {
+		if _ = r.actor.Handover(ctx, to); !r.Leads() || ctx.Err() != nil {
+			break
+		}
+	}
+	_, _ = r.awaitLeader(ctx, successionMax)
+}
+
+const (
+	// takeoverMax is more than it takes to be elected once that is asked for, in a cluster in
+	// which all is well.
+	takeoverMax = 100 * time.Millisecond
+	// successionMax is about what it takes to elect a leader where the one that was asked to
+	// take over does not.
+	successionMax = 2 * time.Second
+)
 
 // succeeded waits until a shard that was handed over is led again, by the one that was asked for
 // where that is not "". That this replica does not lead any more is no word of the one that should.
 func (r *Replica) succeeded(ctx context.Context, by raft.ServerID) error {
-	ctx, cancel := context.WithTimeout(ctx, successionMax)
-	defer cancel()
+	switch leader, err := r.awaitLeader(ctx, successionMax); {
+	case err != nil:
+		return err
+	case leader.ServerID == string(by), by == "" && !leader.Self:
+		return nil
+	default:
+		return fmt.Errorf("%s leads it", leader.NodeID)
+	}
+}
+
+// awaitLeader waits until this node knows who leads.
+func (r *Replica) awaitLeader(ctx context.Context, within time.Duration) (Leader, error) {
+	patience := time.NewTimer(within)
+	defer patience.Stop()
 	for {
 		changed := r.LeaderChanged()
-		switch leader := r.Leader(); {
-		case leader.Known() && (leader.ServerID == string(by) || by == "" && !leader.Self):
-			return nil
-		case leader.Known():
-			return fmt.Errorf("%s leads it", leader.NodeID)
+		if leader := r.Leader(); leader.Known() {
+			return leader, nil
 		}
 		select {
 		case <-changed:
+		case <-patience.C:
+			return Leader{}, fmt.Errorf("nobody has taken over within %v", within)
 		case <-ctx.Done():
-			return fmt.Errorf("nobody leads it: %w", ctx.Err())
+			return Leader{}, ctx.Err()
 		}
 	}
 }
 
-// ErrNoSuchReplica reports that a node named by the caller has no replica of the shard.
-var ErrNoSuchReplica = errors.New("shard: no such replica")
+// What keeps a shard from being handed over. Nothing was tried then.
+var (
+	ErrNoSuchReplica = errors.New("shard: no such replica") // on a node that the caller named
+	ErrNotAnswering  = raftfsm.ErrNotAnswering              // whoever was to take over does not
+)
 
 // Group is the Raft group, for membership changes.
 func (r *Replica) Group() *raftfsm.Group { return r.group }

@@ -64,9 +64,11 @@ type AdminServiceClient interface {
 	// ClusterStatus sums up whether the cluster is well, as the answering node sees it.
 	ClusterStatus(ctx context.Context, in *ClusterStatusRequest, opts ...grpc.CallOption) (*ClusterStatusResponse, error)
 	// TransferLeadership hands the leadership of one shard, or of all shards that the
-	// answering node leads, to another node.
+	// answering node leads, to another node. It is answered once that is known to lead.
 	//
-	// Errors: NO_LEADER (the shard has none), INVALID_ARGUMENT (no such shard or node).
+	// Errors: NO_LEADER (the shard has none, or its leader has nobody to hand it to),
+	// INVALID_ARGUMENT (no such shard or node, or one that does not answer the leader),
+	// OUTCOME_UNKNOWN (it was asked to take over, and another may lead by now).
 	TransferLeadership(ctx context.Context, in *TransferLeadershipRequest, opts ...grpc.CallOption) (*TransferLeadershipResponse, error)
 	// ReplaceMember puts a node that lost its data directory back into the cluster: in
 	// every shard, the incarnation that was lost is removed and the one that now answers
@@ -204,9 +206,11 @@ type AdminServiceServer interface {
 	// ClusterStatus sums up whether the cluster is well, as the answering node sees it.
 	ClusterStatus(context.Context, *ClusterStatusRequest) (*ClusterStatusResponse, error)
 	// TransferLeadership hands the leadership of one shard, or of all shards that the
-	// answering node leads, to another node.
+	// answering node leads, to another node. It is answered once that is known to lead.
 	//
-	// Errors: NO_LEADER (the shard has none), INVALID_ARGUMENT (no such shard or node).
+	// Errors: NO_LEADER (the shard has none, or its leader has nobody to hand it to),
+	// INVALID_ARGUMENT (no such shard or node, or one that does not answer the leader),
+	// OUTCOME_UNKNOWN (it was asked to take over, and another may lead by now).
 	TransferLeadership(context.Context, *TransferLeadershipRequest) (*TransferLeadershipResponse, error)
 	// ReplaceMember puts a node that lost its data directory back into the cluster: in
 	// every shard, the incarnation that was lost is removed and the one that now answers
