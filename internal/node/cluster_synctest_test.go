@@ -1355,10 +1355,15 @@ func TestConnectionsThatSayNothingAreDropped(t *testing.T) {
 
 // A stop waits for calls that are under way, and for nobody who has not said what for.
 func TestAStopWaitsForNobodyWhoSaysNothing(t *testing.T) {
+	const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 	for name, silent := range map[string]struct{ port, said string }{
 		"nobody":                  {},
 		"gRPC, nothing":           {"n1:7420", ""},
-		"gRPC, half a preface":    {"n1:7420", "PRI * HTTP/2.0\r\n"},
+		"gRPC, half a preface":    {"n1:7420", preface[:16]},
+		"gRPC, no frame":          {"n1:7420", preface},
+		"gRPC, half a header":     {"n1:7420", preface + "\x00\x00"},
+		"gRPC, half the settings": {"n1:7420", preface + "\x00\x00\x06\x04\x00\x00\x00\x00\x00" + "\x00\x03"},
+		"gRPC, half the headers":  {"n1:7420", preface + "\x00\x00\x01\x01\x00\x00\x00\x00\x01" + "\x82"}, // more are to follow
 		"probes, nothing":         {"n1:8080", ""},
 		"metrics, nothing":        {"n1:9090", ""},
 		"other nodes, no preface": {"n1:7430", "header"},
@@ -1383,7 +1388,8 @@ func TestAStopWaitsForNobodyWhoSaysNothing(t *testing.T) {
 							t.Fatal(err)
 						}
 					}
-					go func() { _, _ = conn.Write(said); _, _ = io.Copy(io.Discard, conn) }()
+					go func() { _, _ = io.Copy(io.Discard, conn) }() // the server speaks before it listens
+					go func() { _, _ = conn.Write(said) }()
 				}
 				time.Sleep(time.Second)
 				began := time.Now()

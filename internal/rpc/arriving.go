@@ -3,10 +3,12 @@ package rpc
 import (
 	"net"
 	"sync"
+
+	"golang.org/x/net/http2"
 )
 
 // Arriving are connections that have come and have not said what for: TLS, or the beginning of
-// HTTP/2, is awaited. A server that is stopped would wait for them, each as long as it may take, and
+// HTTP/2 up to the client's settings, is awaited. A server that is stopped would wait for them, each as long as it may take, and
 // tell those that are open nothing before. Nothing has been asked over them. The zero value is ready
 // to use.
 type Arriving struct {
@@ -48,4 +50,40 @@ func (a *Arriving) Close() {
 	for conn := range conns {
 		_ = conn.Close()
 	}
+}
+
+// What a client says first: that it speaks HTTP/2, and its settings in one frame. gRPC takes no
+// longer frames than frameBytesMax, and nothing else as the first.
+const (
+	prefaceBytes     = len(http2.ClientPreface)
+	frameHeaderBytes = 9
+	frameBytesMax    = 16 << 10
+)
+
+// beginning is how much has come of what a client says first, which is no more than
+// prefaceBytes + frameHeaderBytes + frameBytesMax. It is for who reads.
+type beginning struct {
+	came   int // bytes; no longer counted once it has come
+	header [frameHeaderBytes]byte
+	whole  bool
+}
+
+// ends takes what comes next, in whatever pieces, and reports whether the beginning ends in it. What
+// gRPC will refuse never ends: gRPC may wait for more of it first, such as the rest of headers.
+func (b *beginning) ends(next []byte) bool {
+	if b.whole {
+		return false
+	}
+	for at := b.came - prefaceBytes; at < frameHeaderBytes && len(next) > 0; at++ {
+		if at >= 0 {
+			b.header[at] = next[0]
+		}
+		next = next[1:]
+		b.came++
+	}
+	b.came += len(next)
+	length := int(b.header[0])<<16 | int(b.header[1])<<8 | int(b.header[2])
+	b.whole = b.came >= prefaceBytes+frameHeaderBytes+length &&
+		length <= frameBytesMax && http2.FrameType(b.header[3]) == http2.FrameSettings
+	return b.whole
 }

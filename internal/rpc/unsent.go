@@ -288,7 +288,7 @@ func (l linking) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, 
 		l.arriving.Remove(raw)
 		return nil, nil, err
 	}
-	linked := &linkedConn{Conn: conn, raw: raw, link: &link{}, arriving: l.arriving, awaited: prefaceBytes}
+	linked := &linkedConn{Conn: conn, raw: raw, link: &link{}, arriving: l.arriving}
 	linked.link.hangUp = func() { _ = linked.Close() }
 	return linked, info, nil
 }
@@ -298,24 +298,19 @@ func (l linking) Clone() credentials.TransportCredentials {
 	return linking{l.TransportCredentials.Clone(), l.arriving}
 }
 
-// prefaceBytes is how long the beginning of HTTP/2 is, by which a client says that it speaks it.
-const prefaceBytes = len("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-
 type linkedConn struct {
 	net.Conn
 	raw      net.Conn // below the credentials
 	link     *link
 	arriving *Arriving
-	awaited  int // bytes, until it has arrived; for who reads
+	beginning
 }
 
 // Read implements net.Conn. gRPC reads in one goroutine.
 func (c *linkedConn) Read(into []byte) (int, error) {
 	n, err := c.Conn.Read(into)
-	if c.awaited > 0 && n > 0 {
-		if c.awaited -= n; c.awaited <= 0 && !c.arriving.Remove(c.raw) {
-			return 0, net.ErrClosed // nothing of it is carried out
-		}
+	if n > 0 && c.ends(into[:n]) && !c.arriving.Remove(c.raw) {
+		return 0, net.ErrClosed // nothing of it is carried out
 	}
 	return n, err
 }
