@@ -116,7 +116,7 @@ func (b bounded) enter(counted *method) error {
 		return nil
 	}
 	b.calls.underWay.Add(-1)
-	if ended := b.calls.crowd.thin(); ended > 0 {
+	if ended := b.calls.crowd.thin(b.most); ended > 0 {
 		b.logger.Warn("ended connections over which calls were begun and not sent: no more may be under way", "connections", ended, "calls_max", b.most)
 	}
 	err := reason.Error(reason.Overloaded, fmt.Sprintf("as many calls are under way at this node as may be: %d", b.most))

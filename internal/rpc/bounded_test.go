@@ -2,6 +2,7 @@ package rpc_test
 
 import (
 	"context"
+	"encoding/binary"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/internal/admission"
@@ -145,6 +147,85 @@ func TestWhoSendsNothingIsEnded(t *testing.T) {
 			t.Errorf("they have waited for %v", took)
 		}
 		_ = mute.connection.Close()
+		n.server.Stop()
+		_ = n.connection.Close()
+	})
+}
+
+// Nor does it help to begin them over several connections, few over each, and others for those that
+// are ended. Who has a few on their way is left alone.
+func TestWhoSendsNothingOverSeveralConnections(t *testing.T) {
+	const most, connections = 600, 6
+	synctest.Test(t, func(t *testing.T) {
+		n := start(t, "n1", func(cfg *rpc.Config) { cfg.Settings.CallsMax = most })
+		listener := bufconn.Listen(1 << 16)
+		n.serve(t, listener)
+		slow := dialBare(t, listener)
+		const few = 5
+		request, err := proto.MarshalOptions{}.MarshalAppend(make([]byte, 5), &coordinatorv1.GetRequest{Identity: key("k")})
+		wantNone(t, err)
+		binary.BigEndian.PutUint32(request[1:], uint32(len(request)-5))
+		for i := range few {
+			slow.begin(uint32(2*i+1), coordinatorv1.CoordinatorService_Get_FullMethodName)
+			slow.send(uint32(2*i+1), request[:7])
+		}
+		var mute []*bareClient
+		begin := func() *bareClient {
+			m := dialBare(t, listener)
+			for i := range most / connections {
+				m.begin(uint32(2*i+1), coordinatorv1.CoordinatorService_Reserve_FullMethodName)
+			}
+			return m
+		}
+		for range connections {
+			mute = append(mute, begin())
+		}
+		synctest.Wait()
+		let, again := time.Now(), 0
+		var longest, later time.Duration
+		for began := time.Now(); time.Since(began) < 20*time.Second; time.Sleep(100 * time.Millisecond) {
+			var gone []int
+			for i, m := range mute {
+				select {
+				case <-m.ended:
+					gone = append(gone, i)
+				default:
+				}
+			}
+			if _, err := n.coordinator.Reserve(t.Context(), &coordinatorv1.ReserveRequest{Identity: key("k")}); err == nil {
+				let = time.Now()
+			} else {
+				wantReason(t, err, reason.Overloaded)
+			}
+			longest = max(longest, time.Since(let))
+			if again > 0 {
+				later = max(later, time.Since(let))
+			}
+			for _, i := range gone {
+				_ = mute[i].connection.Close()
+				mute[i] = begin()
+				again++
+			}
+		}
+		if longest > 4*time.Second || later > 2*time.Second || again < connections {
+			t.Errorf("others were kept out for %v, and for %v once connections had been ended; %d were", longest, later, again)
+		}
+		select {
+		case <-slow.ended:
+			t.Error("the connection over which few were on their way was ended")
+		default:
+			for i := range few {
+				slow.send(uint32(2*i+1), request[7:])
+				wantNone(t, slow.framer.WriteData(uint32(2*i+1), true, nil))
+			}
+			synctest.Wait()
+			if slow.answers() != few {
+				t.Errorf("%d calls of %d were answered", slow.answers(), few)
+			}
+		}
+		for _, m := range append(mute, slow) {
+			_ = m.connection.Close()
+		}
 		n.server.Stop()
 		_ = n.connection.Close()
 	})

@@ -33,8 +33,8 @@
 //     that is still coming in is gRPC's, and counted nowhere.
 //  13. No more than [Settings].CallsMax calls are under way on a port, from when they begin, and
 //     one that is no stream ends within two minutes or so, whether or not its message comes
-//     (bounded.go). Whoever begins them and sends none keeps others out for some seconds
-//     (awaited.go).
+//     (bounded.go). Whoever begins them and sends none keeps others out for some seconds,
+//     over however many connections, and of half of the places after that (awaited.go).
 //
 // # Who may do what
 //

@@ -203,10 +203,12 @@ type bareClient struct {
 	t          *testing.T
 	connection net.Conn
 	framer     *http2.Framer
+	ended      chan struct{} // closed with the connection
 
 	mu      sync.Mutex
 	windows map[uint32]int // by stream; 0 is the connection's
 	initial int            // of a stream
+	data    int            // frames of answers
 }
 
 func dialBare(t *testing.T, listener *bufconn.Listener) *bareClient {
@@ -214,7 +216,7 @@ func dialBare(t *testing.T, listener *bufconn.Listener) *bareClient {
 	connection, err := listener.Dial()
 	wantNone(t, err)
 	c := &bareClient{
-		t: t, connection: connection, framer: http2.NewFramer(connection, connection),
+		t: t, connection: connection, framer: http2.NewFramer(connection, connection), ended: make(chan struct{}),
 		windows: map[uint32]int{0: 65535}, initial: 65535,
 	}
 	_, err = io.WriteString(connection, http2.ClientPreface)
@@ -227,6 +229,7 @@ func dialBare(t *testing.T, listener *bufconn.Listener) *bareClient {
 }
 
 func (c *bareClient) receive() {
+	defer close(c.ended)
 	for {
 		frame, err := c.framer.ReadFrame()
 		if err != nil {
@@ -240,9 +243,18 @@ func (c *bareClient) receive() {
 			}
 		case *http2.WindowUpdateFrame:
 			c.windows[frame.StreamID] += int(frame.Increment)
+		case *http2.DataFrame:
+			c.data++
 		}
 		c.mu.Unlock()
 	}
+}
+
+// answers is how many have come, where each takes one frame.
+func (c *bareClient) answers() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.data
 }
 
 func (c *bareClient) open(stream uint32) {
