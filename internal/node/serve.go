@@ -80,12 +80,17 @@ func services() []string {
 }
 
 // looksMax is how many calls of the services that only show how the node is, and what it offers, are
-// under way at a time, for whoever may hold them open.
-const looksMax = 1024
+// under way at a time, for whoever may hold them open, and how many streams beside these.
+// looksOfConnectionMax is how many of those streams a connection may have: one for each of the names
+// that the health service answers for, and some more.
+const (
+	looksMax             = 1024
+	looksOfConnectionMax = 16
+)
 
 // registerPublic adds what only the port for clients has.
 func (n *Node) registerPublic() {
-	server := rpc.Bounded(n.public, rpc.NewCalls(), looksMax, n.cfg.Logger)
+	server := rpc.Looks(n.public, looksMax, looksOfConnectionMax, n.cfg.Logger)
 	healthv1.RegisterHealthServer(server, n.health)
 	n.setHealth(false)
 	reflection.Register(server)

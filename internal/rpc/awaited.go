@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -25,54 +26,92 @@ const (
 	awaitedEvery = time.Second
 )
 
-// crowd are the connections of one server over which calls have come.
+// crowd are the connections of one server over which calls have come, of those that share places.
 type crowd struct {
 	mu     sync.Mutex
-	links  map[*link]int // how many looks in a row too many calls have awaited their messages there
-	looks  int           // how many looks in a row they all together have awaited too many
+	links  map[*waits]struct{}
+	looks  int // how many looks in a row they all together have awaited too many
 	looked time.Time
 }
 
-// join notes a connection, once.
-func (c *crowd) join(l *link) {
-	if l.crowd.Load() != nil {
-		return
+// waits are the calls of one connection and one crowd that await their messages.
+type waits struct {
+	link  *link
+	crowd *crowd
+	next  *waits // of the same connection, and another crowd
+
+	calls atomic.Int64
+	looks int   // how many looks in a row these were too many; the crowd guards it
+	seen  int64 // calls at the last look; as above
+}
+
+// of returns the calls of a connection, which joins with its first one.
+func (c *crowd) of(l *link) *waits {
+	if w := c.among(l); w != nil {
+		return w
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if l.ended.Load() || !l.crowd.CompareAndSwap(nil, c) {
-		return // whatever comes of the call, nothing is left to be ended
+	if w := c.among(l); w != nil {
+		return w
+	}
+	w := &waits{link: l, crowd: c, next: l.waits.Load()}
+	for !l.waits.CompareAndSwap(w.next, w) {
+		w.next = l.waits.Load()
+	}
+	if l.ended.Load() || l.hangUp == nil {
+		return w // whatever comes of the call, nothing is left to be ended
 	}
 	if c.links == nil {
-		c.links = make(map[*link]int)
+		c.links = make(map[*waits]struct{})
 	}
-	c.links[l] = 0
+	c.links[w] = struct{}{}
+	return w
+}
+
+// among finds a connection that has joined, which has done so with as many crowds as there are
+// registrations at its port at most.
+func (c *crowd) among(l *link) *waits {
+	for w := l.waits.Load(); w != nil; w = w.next {
+		if w.crowd == c {
+			return w
+		}
+	}
+	return nil
+}
+
+// await is the decoding of a call's message, which may have to be waited for.
+func (c *crowd) await(l *link, decode func(any) error) func(any) error {
+	return func(message any) error {
+		w := c.of(l)
+		w.calls.Add(1)
+		defer w.calls.Add(-1)
+		return decode(message)
+	}
 }
 
 // leave forgets a connection that is no more.
 func (l *link) leave() {
 	l.ended.Store(true)
-	if c := l.crowd.Load(); c != nil {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		delete(c.links, l)
+	for w := l.waits.Load(); w != nil; w = w.next {
+		w.crowd.mu.Lock()
+		delete(w.crowd.links, w)
+		w.crowd.mu.Unlock()
 	}
 }
 
 // thin ends the connections that take places for nothing, of as many as there are, and returns how
 // many these were. It is called where there are no places left.
 func (c *crowd) thin(places int64) (ended int) {
-	for _, l := range c.look(places) {
-		if l.hangUp != nil {
-			l.hangUp()
-			ended++
-		}
+	over := c.look(places)
+	for _, w := range over {
+		w.link.hangUp()
 	}
-	return ended
+	return len(over)
 }
 
 // look returns the connections that are to be ended. It looks at all of them, once a second.
-func (c *crowd) look(places int64) (over []*link) {
+func (c *crowd) look(places int64) (over []*waits) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
@@ -90,38 +129,29 @@ func (c *crowd) look(places int64) (over []*link) {
 		}
 		return looks + 1
 	}
-	var others []waits
+	var others []*waits
 	awaiting := int64(0) // but for those that are over
-	for l, looks := range c.links {
-		w := waits{l, l.awaiting.Load()}
-		looks = inARow(looks, w.calls >= awaitedMost)
-		c.links[l] = looks
-		if looks >= awaitedLooks {
-			over = append(over, l)
+	for w := range c.links {
+		w.seen = w.calls.Load()
+		if w.looks = inARow(w.looks, w.seen >= awaitedMost); w.looks >= awaitedLooks {
+			over = append(over, w)
 			continue
 		}
 		others = append(others, w)
-		awaiting += w.calls
+		awaiting += w.seen
 	}
 	half := (places + 1) / 2
-	c.looks = inARow(c.looks, awaiting >= half)
-	if c.looks < awaitedLooks {
+	if c.looks = inARow(c.looks, awaiting >= half); c.looks < awaitedLooks {
 		return over
 	}
 	// As long as they await a half, whoever awaits most has at least an equal part of that.
-	slices.SortFunc(others, func(a, b waits) int { return cmp.Compare(b.calls, a.calls) })
+	slices.SortFunc(others, func(a, b *waits) int { return cmp.Compare(b.seen, a.seen) })
 	for _, w := range others {
 		if awaiting < half {
 			break
 		}
-		awaiting -= w.calls
-		over = append(over, w.link)
+		awaiting -= w.seen
+		over = append(over, w)
 	}
 	return over
-}
-
-// waits is how many calls await their messages on a connection.
-type waits struct {
-	link  *link
-	calls int64
 }

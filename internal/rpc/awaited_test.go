@@ -31,14 +31,13 @@ func TestWhoIsOver(t *testing.T) {
 				links, ended := make(map[string]*link), make(map[string]bool)
 				for i, look := range test.looks {
 					for _, l := range links {
-						l.awaiting.Store(0)
+						c.of(l).calls.Store(0)
 					}
 					for name, calls := range look {
 						if links[name] == nil {
 							links[name] = &link{hangUp: func() { ended[name] = true }}
-							c.join(links[name])
 						}
-						links[name].awaiting.Store(calls)
+						c.of(links[name]).calls.Store(calls)
 					}
 					time.Sleep(test.every)
 					if n := c.thin(places); n > 0 && i+1 < len(test.looks) {

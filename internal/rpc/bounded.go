@@ -4,9 +4,14 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
 	"google.golang.org/grpc/tap"
 
 	"github.com/atmostonce/coordinator/internal/admission"
@@ -19,13 +24,13 @@ import (
 // are of, and one beyond what may be under way at a time is refused before its message is
 // waited for. It has changed nothing.
 
-// within gives a call that is no stream the time that it has, also for its message to be there:
+// within gives a call that is no stream, of whichever service, the time that it has, also for its message to be there:
 // its own, but no more than the longest wait and what a call without a deadline is worked on.
 // What has not begun to be carried out by then is not.
 func (s Settings) within(ctx context.Context, call *tap.Info) (context.Context, error) {
 	most := s.WantedForDefault + admission.WaitMax
 	deadline, its := ctx.Deadline()
-	if its && time.Until(deadline) <= most || !unary[call.FullMethodName] {
+	if its && time.Until(deadline) <= most || streams[call.FullMethodName] {
 		return ctx, nil
 	}
 	within, end := context.WithTimeout(ctx, most)
@@ -48,12 +53,13 @@ func (s *server) bound(ctx context.Context, wait time.Duration) (context.Context
 	return context.WithTimeout(ctx, most)
 }
 
-// unary are the full names of the methods that are no streams.
-var unary = func() map[string]bool {
+// streams are the full names of the methods that are streams, of all the services that a port may
+// have: they last as long as their clients want.
+var streams = func() map[string]bool {
 	names := make(map[string]bool)
-	for _, service := range services {
-		for _, method := range service.Methods {
-			names["/"+service.ServiceName+"/"+method.MethodName] = true
+	for _, service := range append(slices.Clone(services), healthv1.Health_ServiceDesc, reflectionv1.ServerReflection_ServiceDesc, reflectionv1alpha.ServerReflection_ServiceDesc) {
+		for _, stream := range service.Streams {
+			names["/"+service.ServiceName+"/"+stream.StreamName] = true
 		}
 	}
 	return names
@@ -69,7 +75,17 @@ type Server interface {
 // the services together that are registered through one with the same Calls. What is refused is
 // counted there, and which connections were ended for it is logged.
 func Bounded(server Server, calls *Calls, most int, logger *slog.Logger) Server {
-	return bounded{server, calls, int64(most), logger}
+	return bounded{Server: server, calls: calls, most: int64(most), logger: logger}
+}
+
+// Looks is a server for services that only show how a node is and what it offers, to whoever may
+// connect. No more of their calls are under way at a time than may be, and beside these as many
+// streams, which last as long as their clients want: so they keep nobody from what is no stream.
+// A connection has no more of them than a part, so that it takes many connections to keep others
+// from theirs.
+func Looks(server Server, most, ofConnection int, logger *slog.Logger) Server {
+	return bounded{Server: server, calls: NewCalls(), most: int64(most), logger: logger,
+		streams: new(atomic.Int64), ofConnection: int64(ofConnection)}
 }
 
 type bounded struct {
@@ -77,6 +93,9 @@ type bounded struct {
 	calls  *Calls
 	most   int64
 	logger *slog.Logger
+
+	streams      *atomic.Int64 // under way; nil: they are calls, whose service bounds those of a connection
+	ofConnection int64         // streams of one connection
 }
 
 // RegisterService implements [grpc.ServiceRegistrar].
@@ -90,7 +109,7 @@ func (b bounded) RegisterService(description *grpc.ServiceDesc, implementation a
 				return nil, err
 			}
 			defer b.calls.underWay.Add(-1)
-			return handle(service, ctx, decode, interceptor)
+			return handle(service, ctx, b.calls.crowd.await(linkOf(ctx), decode), interceptor)
 		}
 		within.Methods[i] = method
 	}
@@ -98,10 +117,11 @@ func (b bounded) RegisterService(description *grpc.ServiceDesc, implementation a
 	for i, stream := range description.Streams {
 		handle, counted := stream.Handler, b.calls.methods[stream.StreamName]
 		stream.Handler = func(service any, over grpc.ServerStream) error {
-			if err := b.enter(counted); err != nil {
+			leave, err := b.open(linkOf(over.Context()), counted)
+			if err != nil {
 				return err
 			}
-			defer b.calls.underWay.Add(-1)
+			defer leave()
 			return handle(service, over)
 		}
 		within.Streams[i] = stream
@@ -124,4 +144,29 @@ func (b bounded) enter(counted *method) error {
 		counted.ended(time.Now(), nil, nil, err)
 	}
 	return err
+}
+
+// open counts a stream as under way until it leaves, unless as many are as may be.
+func (b bounded) open(link *link, counted *method) (leave func(), err error) {
+	if b.streams == nil {
+		return func() { b.calls.underWay.Add(-1) }, b.enter(counted)
+	}
+	if its := link.looks.Add(1); its > b.ofConnection {
+		link.looks.Add(-1)
+		return nil, tooManyStreams("over this connection", b.ofConnection)
+	}
+	if all := b.streams.Add(1); all > b.most {
+		b.streams.Add(-1)
+		link.looks.Add(-1)
+		return nil, tooManyStreams("at this node", b.most)
+	}
+	return func() {
+		b.streams.Add(-1)
+		link.looks.Add(-1)
+	}, nil
+}
+
+// tooManyStreams is the error of a stream that would be one too many.
+func tooManyStreams(where string, most int64) error {
+	return reason.Error(reason.Overloaded, fmt.Sprintf("as many streams that show how this node is are open %s as may be: %d", where, most))
 }

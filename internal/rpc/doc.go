@@ -34,7 +34,9 @@
 //  13. No more than [Settings].CallsMax calls are under way on a port, from when they begin, and
 //     one that is no stream ends within two minutes or so, whether or not its message comes
 //     (bounded.go). Whoever begins them and sends none keeps others out for some seconds,
-//     over however many connections, and of half of the places after that (awaited.go).
+//     over however many connections; who goes on for it, for a second at a time (awaited.go).
+//     The same holds for services that only show something, which have places of their own
+//     ([Looks]).
 //
 // # Who may do what
 //

@@ -77,9 +77,9 @@ type link struct {
 	sessions int    // that are open; the [workers] guard it
 	hangUp   func() // ends the connection
 
-	awaiting atomic.Int64 // calls whose message has not come
-	crowd    atomic.Pointer[crowd]
-	ended    atomic.Bool
+	waits atomic.Pointer[waits] // of each crowd that it has joined
+	looks atomic.Int64          // streams that are open, of services that only show something
+	ended atomic.Bool
 
 	node   atomic.Pointer[unsent] // that has it among its links; nil before it ever was
 	queued map[*held]struct{}     // in gRPC's hands
