@@ -2,7 +2,6 @@ package rpc_test
 
 import (
 	"context"
-	"encoding/binary"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,7 +11,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
-	"google.golang.org/protobuf/proto"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/internal/admission"
@@ -162,9 +160,7 @@ func TestWhoSendsNothingOverSeveralConnections(t *testing.T) {
 		n.serve(t, listener)
 		slow := dialBare(t, listener)
 		const few = 5
-		request, err := proto.MarshalOptions{}.MarshalAppend(make([]byte, 5), &coordinatorv1.GetRequest{Identity: key("k")})
-		wantNone(t, err)
-		binary.BigEndian.PutUint32(request[1:], uint32(len(request)-5))
+		request := framed(t, &coordinatorv1.GetRequest{Identity: key("k")})
 		for i := range few {
 			slow.begin(uint32(2*i+1), coordinatorv1.CoordinatorService_Get_FullMethodName)
 			slow.send(uint32(2*i+1), request[:7])

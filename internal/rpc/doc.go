@@ -24,8 +24,8 @@
 //     coordinator-leader; errors included, once the identity was decoded.
 //  9. A call of a session is carried out and answered as one that is made by itself.
 //  10. A client that does not read costs no more than [Settings].UnsentBytesMax of
-//     answers, and keeps others from theirs for 10 s. What is refused for that has not been
-//     carried out.
+//     answers, and keeps others from theirs for 10 s, or for 30 s where it takes some all the
+//     time. What is refused for that has not been carried out.
 //  11. A call that is for another cluster is refused before anything is asked
 //     (expected.go).
 //  12. Sessions cost no more than [Settings].SessionBytesMax: they, their messages and their

@@ -2,7 +2,10 @@ package rpc
 
 import (
 	"context"
+	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/internal/reason"
@@ -52,6 +55,67 @@ func TestRoomForAnswers(t *testing.T) {
 	if node.bytes.Load() != 0 || one.bytes.Load() != 0 || other.bytes.Load() != 0 || third.bytes.Load() != 0 {
 		t.Errorf("%d bytes are held for nobody", node.bytes.Load())
 	}
+}
+
+// Where there is no room, whoever takes every answer in time stays, and whoever leaves one for too
+// long goes, also if something is taken all the time.
+func TestWhoReadsStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const answer, each = 100 << 10, 5
+		node := newUnsent(2 * each * answer)
+		hold := func(l *link) *held {
+			h := &held{node: node, link: l}
+			if !h.room(answer) {
+				return nil
+			}
+			h.done()
+			h.queue() // gRPC has it, which is no later
+			return h
+		}
+		var ended []string
+		client := func(name string, every time.Duration) {
+			l := new(link)
+			gone := make(chan struct{})
+			l.hangUp = func() { ended = append(ended, name); close(gone); l.broken() }
+			var all []*held
+			for range each {
+				all = append(all, hold(l))
+			}
+			go func() {
+				for {
+					select {
+					case <-gone:
+						return
+					case <-t.Context().Done():
+						return
+					case <-time.After(every):
+					}
+					heldPool{all[0]}.Put(nil)
+					all = append(all[1:], hold(l))
+				}
+			}()
+		}
+		client("reads", answersOldMax/each-time.Second)
+		client("trickles", answersOldMax/each+time.Second)
+		time.Sleep(time.Millisecond) // what is taken is taken before others ask
+		for second := range 120 {
+			if other := hold(&link{}); other != nil {
+				if second != 30 {
+					t.Errorf("there was room after %d s", second)
+				}
+				other.end()
+				break
+			}
+			time.Sleep(time.Second)
+		}
+		if !slices.Equal(ended, []string{"trickles"}) {
+			t.Errorf("ended %q", ended)
+		}
+		time.Sleep(time.Minute)
+		if held := node.bytes.Load(); held != each*answer || len(node.links) != 1 {
+			t.Errorf("%d bytes are held, by %d connections", held, len(node.links))
+		}
+	})
 }
 
 // Listings say how much they may become before they begin.

@@ -312,6 +312,7 @@ func (x *session) carryOut(w *sessionWork) {
 		answer.counted += int64(answer.bytes)
 	}
 	x.service.sessions.calls.Release(costOf(w.size) - answer.counted)
+	answer.held.done()
 	x.answers.put(answer)
 }
 

@@ -191,7 +191,13 @@ func inUse() int {
 // messageOf is a message of a session as gRPC frames it.
 func messageOf(t *testing.T, calls ...*coordinatorv1.SessionCall) []byte {
 	t.Helper()
-	framed, err := proto.MarshalOptions{}.MarshalAppend(make([]byte, 5), &coordinatorv1.SessionRequest{Calls: calls})
+	return framed(t, &coordinatorv1.SessionRequest{Calls: calls})
+}
+
+// framed is a message as a call sends it.
+func framed(t *testing.T, message proto.Message) []byte {
+	t.Helper()
+	framed, err := proto.MarshalOptions{}.MarshalAppend(make([]byte, 5), message)
 	wantNone(t, err)
 	binary.BigEndian.PutUint32(framed[1:], uint32(len(framed)-5))
 	return framed

@@ -25,9 +25,10 @@ import (
 // What a connection had queued when it broke is not freed by gRPC but dropped. The end
 // of the connection gives it back.
 //
-// A client that takes nothing keeps what it holds for as long as its connection lasts. Where
-// that leaves the others no room, the connection is ended once nothing large has been taken
-// over it for answersStalledMax.
+// A client that takes nothing keeps what it holds for as long as its connection lasts, and one that
+// takes one and asks for another does so as well. Where that leaves the others no room, the
+// connection is ended once nothing large has been taken over it for answersStalledMax, or a large
+// one has not been for answersOldMax.
 
 // unsentFree is the size up to which an answer is not counted, in bytes. It is more than
 // any answer has that says what was carried out, and more than what gRPC takes from no
@@ -37,6 +38,10 @@ const unsentFree = 4 << 10
 // answersStalledMax is how long a connection keeps others from their answers without that a
 // large one is taken over it.
 const answersStalledMax = 10 * time.Second
+
+// answersOldMax is how long one answer keeps others from theirs, whatever is taken meanwhile. By
+// default a connection has room for 32 MiB, which a client takes in it at 1.1 MiB/s.
+const answersOldMax = 3 * answersStalledMax
 
 // amount is of bytes of answers that are not sent yet.
 type amount struct{ bytes atomic.Int64 }
@@ -82,7 +87,7 @@ type link struct {
 	ended atomic.Bool
 
 	node   atomic.Pointer[unsent] // that has it among its links; nil before it ever was
-	queued map[*held]struct{}     // in gRPC's hands
+	queued map[*held]time.Time    // that are done and wait to be taken, and since when
 	moved  time.Time              // when the first of these came, or one before them was taken
 }
 
@@ -146,15 +151,26 @@ func (h *held) settle(bytes int) bool {
 	return true
 }
 
+// done notes that an answer is there that gRPC is to have once it has taken those before it.
+func (h *held) done() {
+	h.mu.Lock()
+	holds := h.bytes != 0
+	h.mu.Unlock()
+	if holds {
+		h.queue()
+	}
+}
+
 // end gives back what is held, once.
 func (h *held) end() {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.ended = true
-	if h.bytes != 0 {
-		h.link.bytes.Add(-h.bytes)
-		h.node.bytes.Add(-h.bytes)
-		h.bytes = 0
+	bytes := h.bytes
+	h.bytes, h.ended = 0, true
+	h.mu.Unlock()
+	if bytes != 0 {
+		h.leave()
+		h.link.bytes.Add(-bytes)
+		h.node.bytes.Add(-bytes)
 	}
 }
 
@@ -198,25 +214,34 @@ func (p heldPool) Put(*[]byte) {
 	p.held.end()
 }
 
-// queue notes that gRPC has an answer.
+// queue notes that an answer waits to be taken. It may have waited before.
 func (h *held) queue() {
 	u, l := h.node, h.link
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	now := time.Now()
 	if len(l.queued) == 0 {
-		l.queued, l.moved = make(map[*held]struct{}), time.Now()
+		l.queued, l.moved = make(map[*held]time.Time), now
 		l.node.Store(u)
 		u.links[l] = struct{}{}
 	}
-	l.queued[h] = struct{}{}
+	if _, waits := l.queued[h]; !waits {
+		l.queued[h] = now
+	}
 }
 
 // taken notes that it has been sent.
 func (h *held) taken() {
+	h.node.mu.Lock()
+	defer h.node.mu.Unlock()
+	h.link.moved = time.Now()
+}
+
+// leave notes that it waits no longer, if it did.
+func (h *held) leave() {
 	u, l := h.node, h.link
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	l.moved = time.Now()
 	if delete(l.queued, h); len(l.queued) == 0 {
 		delete(u.links, l)
 	}
@@ -244,8 +269,9 @@ func (u *unsent) hold(share, by int64) bool {
 	return u.grow(share, by, u.most) || u.free() && u.grow(share, by, u.most)
 }
 
-// free ends the connections over which nothing was taken for too long, and reports whether there
-// were some. It looks once a second.
+// free ends the connections over which nothing was taken for too long, or something was not, and
+// reports whether there were some. It looks once a second, at as many answers as are over unsentFree
+// and find room.
 func (u *unsent) free() (some bool) {
 	u.mu.Lock()
 	now := time.Now()
@@ -253,7 +279,7 @@ func (u *unsent) free() (some bool) {
 	if now.Sub(u.looked) >= time.Second {
 		u.looked = now
 		for l := range u.links {
-			if now.Sub(l.moved) >= answersStalledMax && l.hangUp != nil {
+			if l.hangUp != nil && l.stalled(now) {
 				stalled = append(stalled, l)
 			}
 		}
@@ -263,10 +289,23 @@ func (u *unsent) free() (some bool) {
 		l.hangUp()
 	}
 	if len(stalled) > 0 {
-		u.logger.Warn("ended connections over which no answers were taken: there was no room for those of others",
+		u.logger.Warn("ended connections over which answers were not taken: there was no room for those of others",
 			"connections", len(stalled), "unsent_bytes_max", u.most)
 	}
 	return len(stalled) > 0
+}
+
+// stalled reports whether others have waited for the client for long enough.
+func (l *link) stalled(now time.Time) bool {
+	if now.Sub(l.moved) >= answersStalledMax {
+		return true
+	}
+	for _, since := range l.queued {
+		if now.Sub(since) >= answersOldMax {
+			return true
+		}
+	}
+	return false
 }
 
 // linking makes a [link] of every connection of a server: for the calls that come over

@@ -3,7 +3,6 @@ package rpc_test
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"io"
 	"net"
 	"runtime"
@@ -14,7 +13,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/test/bufconn"
-	"google.golang.org/protobuf/proto"
 
 	coordinatorv1 "github.com/atmostonce/coordinator/gen/coordinator/v1"
 	"github.com/atmostonce/coordinator/internal/reason"
@@ -71,7 +69,12 @@ func dialTCP(t *testing.T, n *node) (client *grpc.ClientConn, connection func() 
 // commitLarge commits a response with a body of 1 MiB that does not compress well.
 func commitLarge(t *testing.T, n *node, name string) (body []byte) {
 	t.Helper()
-	body = bytes.Repeat([]byte{7}, 1<<20)
+	return commitBody(t, n, name, 1<<20)
+}
+
+func commitBody(t *testing.T, n *node, name string, size int) (body []byte) {
+	t.Helper()
+	body = bytes.Repeat([]byte{7}, size)
 	grant := granted(t, n, &coordinatorv1.ReserveRequest{Identity: key(name)})
 	_, err := n.coordinator.Commit(withTimeout(t), &coordinatorv1.CommitRequest{
 		Identity: key(name), Token: grant.GetToken(), Response: &coordinatorv1.Response{Body: body},
@@ -183,7 +186,7 @@ func TestAClientThatDoesNotRead(t *testing.T) {
 }
 
 // Who takes nothing keeps others from their answers for as long as a client of a session may, and no
-// longer; who takes little by little stays.
+// longer.
 func TestWhoTakesNothingKeepsNobodyForLong(t *testing.T) {
 	const bound, clients = 8 << 20, 3
 	synctest.Test(t, func(t *testing.T) {
@@ -191,16 +194,14 @@ func TestWhoTakesNothingKeepsNobodyForLong(t *testing.T) {
 		listener := bufconn.Listen(1 << 10)
 		n.serve(t, listener)
 		body := commitLarge(t, n, "k")
-		framed, err := proto.MarshalOptions{}.MarshalAppend(make([]byte, 5), &coordinatorv1.GetRequest{Identity: key("k"), IncludeBody: true})
-		wantNone(t, err)
-		binary.BigEndian.PutUint32(framed[1:], uint32(len(framed)-5))
+		request := framed(t, &coordinatorv1.GetRequest{Identity: key("k"), IncludeBody: true})
 		var slow []*bareClient
 		for range clients {
 			client := dialBare(t, listener)
 			for i := range 2 * bound >> 20 {
 				stream := uint32(2*i + 1)
 				client.begin(stream, coordinatorv1.CoordinatorService_Get_FullMethodName)
-				wantNone(t, client.framer.WriteData(stream, true, framed))
+				wantNone(t, client.framer.WriteData(stream, true, request))
 			}
 			slow = append(slow, client)
 		}
@@ -228,6 +229,91 @@ func TestWhoTakesNothingKeepsNobodyForLong(t *testing.T) {
 		n.server.Stop()
 		_ = n.connection.Close()
 	})
+}
+
+// Who takes an answer now and then, and asks for another, keeps others from theirs three times as long
+// as who takes nothing, and no longer, whether its answers are of calls or of a session.
+func TestWhoTakesLittleByLittleKeepsNobodyForLong(t *testing.T) {
+	const bound, answer, clients = 1 << 20, 100 << 10, 2
+	const each = bound / 2 / answer // of which one connection may have as many
+	for name, ask := range map[string]func(c *bareClient, asked int) (stream uint32){
+		"calls": func(c *bareClient, asked int) uint32 {
+			stream := uint32(2*asked + 1)
+			c.begin(stream, coordinatorv1.CoordinatorService_Get_FullMethodName)
+			wantNone(t, c.framer.WriteData(stream, true, framed(t, &coordinatorv1.GetRequest{Identity: key("k"), IncludeBody: true})))
+			return stream
+		},
+		"a session": func(c *bareClient, asked int) uint32 {
+			if asked == 0 {
+				c.open(1)
+			}
+			call := reserveCall(&coordinatorv1.ReserveRequest{Identity: key("k")})
+			call.Id = uint64(asked + 1)
+			wantNone(t, c.framer.WriteData(1, false, messageOf(t, call)))
+			return 1
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := start(t, "n1", func(cfg *rpc.Config) { cfg.Settings.UnsentBytesMax = bound })
+				listener := bufconn.Listen(1 << 20)
+				n.serve(t, listener)
+				body := commitBody(t, n, "k", answer)
+				var slow []*bareClient
+				waiting := make([][]uint32, clients) // streams, in the order of what was asked
+				for i := range clients {
+					c := dialBare(t, listener)
+					wantNone(t, c.framer.WriteWindowUpdate(0, 1<<30))
+					for asked := range each {
+						waiting[i] = append(waiting[i], ask(c, asked))
+						synctest.Wait()
+					}
+					slow = append(slow, c)
+				}
+				began := time.Now()
+				for second := 1; ; second++ {
+					time.Sleep(time.Second)
+					got, err := n.coordinator.Get(t.Context(), &coordinatorv1.GetRequest{Identity: key("k"), IncludeBody: true})
+					if err == nil {
+						if !bytes.Equal(got.GetRecord().GetResponse().GetBody(), body) {
+							t.Error("another body")
+						}
+						break
+					}
+					wantReason(t, err, reason.Overloaded)
+					if time.Since(began) > time.Minute {
+						t.Fatalf("others were kept out for %v", time.Since(began))
+					}
+					if second%9 != 0 {
+						continue
+					}
+					for i, c := range slow { // each takes the oldest, and asks for another
+						wantNone(t, c.framer.WriteWindowUpdate(waiting[i][0], answer+1<<10))
+						synctest.Wait()
+						waiting[i] = append(waiting[i][1:], ask(c, each-1+second/9))
+						synctest.Wait()
+					}
+				}
+				if took := time.Since(began); took < 29*time.Second || took > 31*time.Second {
+					t.Errorf("others were kept out for %v", took)
+				}
+				for i, c := range slow {
+					select {
+					case <-c.ended:
+					default:
+						t.Errorf("connection %d goes on", i)
+					}
+					_ = c.connection.Close()
+				}
+				synctest.Wait()
+				if n.unsent() != 0 {
+					t.Errorf("%d bytes are held", n.unsent())
+				}
+				n.server.Stop()
+				_ = n.connection.Close()
+			})
+		})
+	}
 }
 
 func heap() int64 {
