@@ -136,14 +136,40 @@ func (b bounded) enter(counted *method) error {
 		return nil
 	}
 	b.calls.underWay.Add(-1)
-	if ended := b.calls.crowd.thin(b.most); ended > 0 {
-		b.logger.Warn("ended connections over which calls were begun and not sent: no more may be under way", "connections", ended, "calls_max", b.most)
-	}
+	b.full()
+	b.thin()
 	err := reason.Error(reason.Overloaded, fmt.Sprintf("as many calls are under way at this node as may be: %d", b.most))
 	if counted != nil {
 		counted.ended(time.Now(), nil, nil, err)
 	}
 	return err
+}
+
+// fullEvery is the time from one line of the log that says that calls are refused to the next.
+const fullEvery = time.Minute
+
+// full says that calls are refused.
+func (b bounded) full() {
+	said, now := b.calls.fullSaid.Load(), time.Now()
+	if (said == nil || now.Sub(*said) >= fullEvery) && b.calls.fullSaid.CompareAndSwap(said, &now) {
+		b.logger.Warn("calls are refused: as many are under way as may be", "calls_max", b.most)
+	}
+}
+
+// thin ends connections that take places for nothing, at once or after some looks, one a second for as
+// long as all places are taken: the next call that is refused may be long in coming.
+func (b bounded) thin() {
+	if ended := b.calls.crowd.thin(b.most); ended > 0 {
+		b.logger.Warn("ended connections over which calls were begun and not sent: no more may be under way", "connections", ended, "calls_max", b.most)
+	}
+	if b.calls.looking.CompareAndSwap(false, true) {
+		time.AfterFunc(awaitedEvery, func() {
+			b.calls.looking.Store(false)
+			if b.calls.underWay.Load() >= b.most {
+				b.thin()
+			}
+		})
+	}
 }
 
 // open counts a stream as under way until it leaves, unless as many are as may be.

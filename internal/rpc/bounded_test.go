@@ -150,6 +150,31 @@ func TestWhoSendsNothingIsEnded(t *testing.T) {
 	})
 }
 
+// One call that is refused is enough for that: others may ask seldom.
+func TestWhoSendsNothingIsEndedWhereOthersAskSeldom(t *testing.T) {
+	const most = 300
+	synctest.Test(t, func(t *testing.T) {
+		n := start(t, "n1", func(cfg *rpc.Config) { cfg.Settings.CallsMax = most })
+		listener := bufconn.Listen(1 << 16)
+		n.serve(t, listener)
+		for range 2 {
+			mute := dialBare(t, listener)
+			for i := range most {
+				mute.begin(uint32(2*i+1), coordinatorv1.CoordinatorService_Reserve_FullMethodName)
+			}
+			time.Sleep(10 * time.Second)
+			_, err := n.coordinator.Reserve(t.Context(), &coordinatorv1.ReserveRequest{Identity: key("k")})
+			wantReason(t, err, reason.Overloaded)
+			time.Sleep(5 * time.Second)
+			_, err = n.coordinator.Reserve(t.Context(), &coordinatorv1.ReserveRequest{Identity: key("k")})
+			wantNone(t, err)
+			_ = mute.connection.Close()
+		}
+		n.server.Stop()
+		_ = n.connection.Close()
+	})
+}
+
 // Nor does it help to begin them over several connections, few over each, and others for those that
 // are ended. Who has a few on their way is left alone.
 func TestWhoSendsNothingOverSeveralConnections(t *testing.T) {

@@ -19,7 +19,9 @@ type Calls struct {
 	methods  map[string]*method
 	session  *method // the streams
 	sessions atomic.Int64
-	underWay atomic.Int64 // [Bounded] counts them
+	underWay atomic.Int64              // [Bounded] counts them
+	looking  atomic.Bool               // it will look again who takes places for nothing
+	fullSaid atomic.Pointer[time.Time] // when it said last that calls are refused; nil: never
 	crowd    crowd
 }
 
