@@ -10,8 +10,9 @@
 // service answers NOT_SERVING and /readyz 503, and the services NO_LEADER to what is of a
 // shard that is not open yet; /metrics answers all the time, until the servers are closed.
 //
-// [Node.Stop] takes the way back: nothing new is accepted, every shard that the node
-// leads is handed over, whoever waits is answered, running calls end, and the
+// [Node.Stop] takes the way back: nothing new is accepted; every shard that the node
+// leads is handed over, and none is taken over any more, while calls still find their way
+// through it to where they are led; whoever waits is answered, running calls end, and the
 // directory is free. It is bounded by its context; what does not end within it is
 // left to the end of the process, and the directory then stays locked until that.
 //
