@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -144,7 +146,11 @@ func exchange(conn net.Conn, header []byte) (answer, error) {
 	if _, err := conn.Write(header); err != nil {
 		return answer{}, err
 	}
-	return readAnswer(conn)
+	got, err := readAnswer(conn)
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
+		err = fmt.Errorf("closed without an answer, as by a node that is just ending, or where only one end speaks TLS: %w", err)
+	}
+	return got, err
 }
 
 // cutWhenDone makes reads and writes fail once ctx is done. The function it returns

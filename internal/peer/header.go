@@ -66,8 +66,13 @@ const (
 	HeaderBytesMax = headerFixedBytes + headerRestMax
 )
 
+// tlsHandshake is how a client begins TLS: the type of the record and its major version (RFC 8446,
+// section 5.1).
+const tlsHandshake = "\x16\x03"
+
 var (
 	errNotAPeer = errors.New("peer: not a coordinator's peer connection")
+	errTLS      = fmt.Errorf("%w: it begins TLS, which this node's peer port does not speak", errNotAPeer)
 	errVersion  = errors.New("peer: another version of the peer protocol")
 )
 
@@ -121,6 +126,9 @@ func ReadHeader(r io.Reader) (Header, error) {
 	var fixed [headerFixedBytes]byte
 	if _, err := io.ReadFull(r, fixed[:]); err != nil {
 		return Header{}, err
+	}
+	if string(fixed[:len(tlsHandshake)]) == tlsHandshake {
+		return Header{}, errTLS
 	}
 	if string(fixed[:len(headerMagic)]) != headerMagic {
 		return Header{}, errNotAPeer

@@ -97,6 +97,9 @@ func TestHeaderOfStrangers(t *testing.T) {
 	if _, err := ReadHeader(strings.NewReader("GET / HTTP/1.1\r\n")); !errors.Is(err, errNotAPeer) {
 		t.Errorf("http: %v", err)
 	}
+	if _, err := ReadHeader(strings.NewReader("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")); !errors.Is(err, errTLS) || !errors.Is(err, errNotAPeer) {
+		t.Errorf("tls: %v", err)
+	}
 	if _, err := ReadHeader(strings.NewReader(headerMagic + "\x01\x01\x00\x04")); !errors.Is(err, errVersion) {
 		t.Errorf("another version: %v", err)
 	}
