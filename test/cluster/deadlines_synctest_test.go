@@ -68,9 +68,9 @@ func TestDeadlines(t *testing.T) {
 
 	onTrial(t, "leadership is handed over every two seconds", oneShard, func(tr *trial) {
 		tr.windows(5 * time.Minute)
-		// One of a thousand or two comes to nothing: Raft's candidate has to be quicker than its timeout.
-		// The leader goes on then, and deadlines with it.
-		const handovers, failedMost = 120, 2
+		// One of some thousands came to nothing before heartbeats were kept from who is told to stand,
+		// and none of ten thousand since. The leader goes on then, and deadlines with it.
+		const handovers, failedMost = 120, 1
 		failed := 0
 		for i := range handovers {
 			time.Sleep(2 * time.Second)
